@@ -30,7 +30,7 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep")
 MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
 COLUMNS = (
     *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
-    *("vpp", "zero", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
+    *("sp", "vpp", "zero", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
 )
 """All that are known. Others are an error: a figure in an unknown column would be left out unseen."""
 
@@ -46,6 +46,7 @@ PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _NOT_MEASURED = ("oom", "n/a", "-")
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
@@ -210,12 +211,26 @@ class _Row:
             self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
         zero = self._stage("zero")
         try:
-            layout = ParallelLayout(**degrees, dp=dp, zero=zero if dp * degrees["cp"] > 1 else 0, sp=degrees["tp"] > 1)
+            shards = zero if dp * degrees["cp"] > 1 else 0
+            layout = ParallelLayout(**degrees, dp=dp, zero=shards, sp=self._is_sequence_parallel(degrees["tp"]))
         except LayoutError as error:
             raise _CannotPrice(str(error)) from None
         if gpus is not None and gpus != layout.world_size:
             raise _CannotPrice(f"{layout} needs {layout.world_size} GPUs, and the row has {gpus}")
         return layout
+
+    def _is_sequence_parallel(self, tp: int) -> bool:
+        """Whether ranks of tp share the sequence between its products, which ``selective+SP`` says, too."""
+        text = self.cells.get("sp", "").lower()
+        if text and text not in _YES_OR_NO:
+            raise SuiteError(f"{self.where}: sp is {as_yaml(text)}, and must be one of {', '.join(_YES_OR_NO)}.")
+        if tp == 1:
+            return False  # nothing to share
+        if text:
+            return _YES_OR_NO[text]
+        if not self.recompute.lower().endswith("+sp"):
+            self.defaults.append("sp is not said: tp taken with sequence parallelism, as is usual")
+        return True
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:
         shape, mbs, gbs = self._shape(), self._whole("mbs"), self._whole("gbs")

@@ -148,6 +148,33 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
 
 
+@pytest.mark.parametrize(("name", "of_residuals"), [("megatron_core", 60), ("fsdp2", 44)])
+def test_without_sequence_parallelism_what_lies_between_products_is_whole_on_each_rank(name, of_residuals):
+    """Korthikanti et al. 2022, arXiv:2205.05198: equation 2 keeps 10 h of each token whole, equation 4 shares it."""
+    profile, shape = profiles()[name](), named_shape("playbook-8b")
+    shared, whole = (priced(layout) for layout in ("tp4+sp", "tp4"))
+    kept = [sum(profile.memory(job)[0].values()) for job in (shared, whole)]
+    assert kept[1] - kept[0] == pytest.approx(0.75 * 10 * 4096 * shape.hidden_size * shape.num_layers)
+    (one,), (other,) = (profile.work(job).stages for job in (shared, whole))
+    more = other.memory_bytes - one.memory_bytes
+    assert more == pytest.approx(0.75 * of_residuals * 4096 * shape.hidden_size * shape.num_layers)
+    assert other.matmul_flops == one.matmul_flops
+    assert {(sent.op, sent.count) for sent in other.messages} == {("all_reduce", 4 * shape.num_layers)}
+    again = [sum(profile.memory(replace(job, recompute="full"))[0].values()) for job in (shared, whole)]
+    assert again[1] - again[0] == pytest.approx(0.75 * 2 * 4096 * shape.hidden_size * shape.num_layers)
+
+
+def test_megatron_hides_what_it_scatters_and_gathers_again_behind_products():
+    """megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward."""
+    stage = profiles()["megatron_core"]().work(priced("tp4+sp")).stages[0]
+    sent = [(each.op, each.count / 32, each.behind_flops > 0) for each in stage.messages]
+    assert sent == [("all_gather", 6, False), ("reduce_scatter", 2, True), ("all_gather", 2, True)]
+
+
+def test_nanotron_is_known_with_sequence_parallelism_alone():
+    assert "knows tp_mode REDUCE_SCATTER" in profiles()["nanotron"]().objection(priced("tp4"))
+
+
 def test_groups_reach_over_nodes_and_share_them():
     layout = ParallelLayout.parse("pp2-dp8-tp4")
     assert reach(layout, "tp", 8, "megatron") == Reach(1, 1)

@@ -7,8 +7,8 @@ import pytest
 from clusterbench.errors import SuiteError
 from clusterbench.pricing.table import read_steps
 
-HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s"
-ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5"
+HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s,sp"
+ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5,1"
 """The 8B of Llama 3: 8.03 billion parameters are those of two tables."""
 
 
@@ -38,6 +38,40 @@ def test_a_row_is_a_step(tmp_path):
     assert (job.seq_len, job.global_batch_size, job.micro_batch_size) == (4096, 64, 1)
     assert (row.priced.num_nodes, row.priced.ranks_per_node, row.priced.num_micro_batches) == (2, 8, 8)
     assert defaults == []
+
+
+SP_TAKEN = "sp is not said: tp taken with sequence parallelism, as is usual: 1 of 1 rows"
+
+
+@pytest.mark.parametrize(
+    ("words", "recompute", "has_sp", "said"),
+    [
+        ("1", "", True, []),
+        ("true", "", True, []),
+        ("0", "full", False, []),
+        ("False", "", False, []),
+        ("", "selective+SP", True, []),
+        ("", "full", True, [SP_TAKEN]),
+    ],
+)
+def test_sequence_parallelism_has_a_column(tmp_path, words, recompute, has_sp, said):
+    row = f"{cells(sp=words)},{recompute or 'none'}"
+    read = read_steps(table(tmp_path, row, header=f"{HEADER},recompute"), 8)
+    assert read.rows[0].priced.job.layout.sp is has_sp
+    assert read.defaults == said
+
+
+def test_one_rank_of_tp_shares_no_sequence(tmp_path):
+    row, defaults = only(tmp_path, tp="1", gpus="8", sp="1")
+    assert str(row.priced.job.layout) == "dp8+zero1"
+    assert defaults == []
+
+
+def test_sequence_parallelism_that_no_column_says_is_taken_aloud(tmp_path):
+    header, row = (line.rsplit(",", 1)[0] for line in (HEADER, ROW))
+    read = read_steps(table(tmp_path, row, header=header), 8)
+    assert read.rows[0].priced.job.layout.sp
+    assert read.defaults == [SP_TAKEN]
 
 
 def test_tokens_per_second_have_more_digits_than_a_step_time(tmp_path):
@@ -217,7 +251,8 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
-        (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 17."),
+        ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
+        (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
         ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
         ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),

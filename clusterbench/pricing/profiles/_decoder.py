@@ -29,6 +29,19 @@ def attention_forward_flops(priced: PricedJob) -> float:
     return 2.0 * job.tokens_per_micro_batch * job.seq_len * job.shape.num_heads * job.shape.head_dim
 
 
+def kept_of_a_layer(priced: PricedJob, is_repeated: bool) -> float:
+    """Bytes that a layer keeps for backward of a micro-batch, of one rank; where it is computed again its input.
+
+    What lies between the products of tp, 10 h for each token, is shared by its ranks with sequence parallelism alone;
+    the rest is always: equations 2 and 4 of Korthikanti et al. 2022, arXiv:2205.05198, with a fused attention.
+    """
+    job, hidden = priced.job, priced.job.shape.hidden_size
+    if is_repeated:
+        return BFLOAT16 * job.residual_tokens * hidden
+    sliced = 8 * (hidden + job.shape.ffn_hidden_size) / job.layout.tp
+    return 10 * job.residual_tokens * hidden + job.local_tokens * sliced
+
+
 def objection_to_decoder(priced: PricedJob) -> str | None:
     """Why no dense decoder on dp, tp and pp can be cut so; None where it can."""
     job, shape, layout = priced.job, priced.job.shape, priced.job.layout

@@ -12,6 +12,7 @@ from clusterbench.pricing.profiles._decoder import (
     CAUSAL_FORWARD_AND_BACKWARD,
     FLOAT32,
     attention_forward_flops,
+    kept_of_a_layer,
     objection_to_decoder,
     parameters,
     weights_of_a_layer,
@@ -53,7 +54,9 @@ class Fsdp2(Profile):
         wide, table = weights_of_a_layer(shape), shape.embedding_parameters
         held = parameters(shape, layers, True, True) / tp
         # compiled: norms and residuals 44 h, rotations 16 h, SwiGLU 16 f
-        elementwise = tokens * (60 * shape.hidden_size + 16 * shape.ffn_hidden_size) / tp * (3 + products) / 3
+        elementwise: float = job.residual_tokens * 44 * shape.hidden_size
+        elementwise += tokens * 16 * (shape.hidden_size + shape.ffn_hidden_size) / tp
+        elementwise *= (3 + products) / 3
         matmul = 2 * tokens * (layers * wide * (3 + products) + 3 * table) / tp
         stage = StageWork(
             matmul_flops=matmul,
@@ -79,8 +82,9 @@ class Fsdp2(Profile):
         if layout.tp > 1:
             at = reach(layout, "tp", priced.ranks_per_node, "torchtitan")
             size_bytes = BFLOAT16 * priced.job.tokens_per_micro_batch * priced.job.shape.hidden_size
-            count = round(layers * (8 + 4 * repeated))
-            yield Messages("tp", "all_gather", layout.tp, at.nodes, at.sharing, size_bytes, count)
+            # a gather and a scatter with sequence parallelism are one all-reduce without
+            op, of_layer = ("all_gather", 8 + 4 * repeated) if layout.sp else ("all_reduce", 4 + 2 * repeated)
+            yield Messages("tp", op, layout.tp, at.nodes, at.sharing, size_bytes, round(layers * of_layer))
 
     def _of_weights(self, priced: PricedJob, held: float, matmul: float) -> Iterator[Messages]:
         """Each layer's weights gathered behind the layer before, its gradients scattered behind the next one."""
@@ -102,9 +106,7 @@ class Fsdp2(Profile):
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp
         weights = parameters(shape, shape.num_layers, True, True) / tp
-        kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
-        if priced.recompute == "full":
-            kept = 2 * tokens * shape.hidden_size / tp
+        kept = kept_of_a_layer(priced, priced.recompute == "full")
         # the layers around a gather: two of them, or with ZeRO-2 all
         gathered = weights if layout.zero == 2 else 2 * weights / shape.num_layers
         return [

@@ -13,6 +13,7 @@ from clusterbench.pricing.profiles._decoder import (
     CAUSAL_FORWARD_AND_BACKWARD,
     FLOAT32,
     attention_forward_flops,
+    kept_of_a_layer,
     objection_to_decoder,
     parameters,
     weights_of_a_layer,
@@ -21,6 +22,11 @@ from clusterbench.pricing.work import Messages, StageWork, StepWork
 
 OPERATORS_OF_A_LAYER = 120
 """That the host launches in forward and backward of a layer: bias, dropout and residual are fused, and so is SwiGLU."""
+
+OF_RESIDUALS, OF_HEADS, OF_FFN = 60, 20, 24
+"""Bytes for each token that operators of a layer read and write in forward and backward: by hidden size of norms (20),
+of bias, dropout and residual (32) and of the gradients that meet there (8); of rotations and of copies of heads; and
+by width of the feed-forward. The first are whole on each rank of tp where the sequence is not shared."""
 
 RECOMPUTED = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "selective+SP": (0.0, 1.0), "full": (1.0, 1.0)}
 """Forwards of a layer that backward computes again: of its products, and of attention."""
@@ -63,8 +69,8 @@ class MegatronCore(Profile):
             head_dim=shape.head_dim,
             num_micro_batches=priced.num_micro_batches,
             stages=stages,
-            # scattered over tp before it is sent
-            boundary_bytes=BFLOAT16 * job.tokens_per_micro_batch * shape.hidden_size / layout.tp,
+            # scattered over tp before it is sent: Narayanan et al., section 4.1
+            boundary_bytes=BFLOAT16 * job.local_tokens * shape.hidden_size / layout.tp,
             pipeline_nodes=priced.num_nodes,
             gradients=[],
             after=list(self._gradients(priced, fullest)),
@@ -77,7 +83,9 @@ class MegatronCore(Profile):
         tokens, tp = job.tokens_per_micro_batch, layout.tp
         products, attention = RECOMPUTED[priced.recompute]
         wide, table = weights_of_a_layer(shape), shape.embedding_parameters
-        elementwise = tokens * (80 * shape.hidden_size + 24 * shape.ffn_hidden_size) / tp * (3 + products) / 3
+        elementwise: float = job.residual_tokens * OF_RESIDUALS * shape.hidden_size
+        elementwise += tokens * (OF_HEADS * shape.hidden_size + OF_FFN * shape.ffn_hidden_size) / tp
+        elementwise *= (3 + products) / 3
         for is_first, is_last, number, layers in _kinds(priced):
             held = parameters(shape, layers, is_first, is_last) / tp
             yield StageWork(
@@ -97,25 +105,33 @@ class MegatronCore(Profile):
             )
 
     def _of_layers(self, priced: PricedJob, layers: int, repeated: float) -> Iterator[Messages]:
-        """Two gathers and two scatters of a layer in each direction, as with sequence parallelism.
+        """With sequence parallelism two gathers and two scatters in each direction, without it two all-reduces.
 
-        Without it they are two all-reduces, of as many bytes on the link. The input of a column-parallel product is
-        gathered again in backward, behind the product for its gradient.
+        Korthikanti et al., section 4.2.2 and figure 5. With it the gradient of a column-parallel product's input is
+        scattered behind the product for the weight's, and that input is gathered again behind the product for its
+        gradient: LinearWithGradAccumulationAndAsyncCommunication in megatron/core/tensor_parallel/layers.py.
+        All-reduces are waited for, as in software without sequence parallelism; Megatron-Core can hide half of them.
         """
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-        tp, tokens = layout.tp, job.tokens_per_micro_batch
+        tp, tokens = layout.tp, job.local_tokens
         if tp == 1:
             return
         at = reach(layout, "tp", priced.ranks_per_node, "megatron")
         size_bytes = BFLOAT16 * tokens * shape.hidden_size
-
-        def sent(count: float, behind: float = 0.0) -> Messages:
-            return Messages("tp", "all_gather", tp, at.nodes, at.sharing, size_bytes, round(layers * count), behind)
-
         attention = shape.head_dim * (shape.num_heads + 2 * shape.num_kv_heads)
-        product = 2 * tokens * shape.hidden_size * (attention + 2 * shape.ffn_hidden_size) / tp
-        yield sent(8 + 4 * repeated)
-        yield sent(2, layers * product)
+        # those of both column-parallel products of a layer, in one direction
+        products = 2 * tokens * shape.hidden_size * (attention + 2 * shape.ffn_hidden_size) / tp
+
+        def sent(op: str, count: float, behind: float = 0.0) -> Messages:
+            number, flops = round(layers * count), layers * behind
+            return Messages("tp", op, tp, at.nodes, at.sharing, size_bytes, number, flops)
+
+        if layout.sp:
+            yield sent("all_gather", 6 + 4 * repeated)
+            yield sent("reduce_scatter", 2, products)
+            yield sent("all_gather", 2, products)
+        else:
+            yield sent("all_reduce", 4 + 2 * repeated)
 
     def _gradients(self, priced: PricedJob, held: float) -> Iterator[Messages]:
         layout = priced.job.layout
@@ -130,10 +146,7 @@ class MegatronCore(Profile):
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp if layout.zero else 1
         pp = layout.pp
-        # equation 4 and table 2 of Korthikanti et al. with a fused attention; of full recomputation the inputs
-        kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
-        if priced.recompute == "full":
-            kept = 2 * tokens * shape.hidden_size / tp
+        kept = kept_of_a_layer(priced, priced.recompute == "full")
         held = []
         for place, layers in enumerate(_layers(priced)):
             weights = parameters(shape, layers, place == 0, place == pp - 1) / tp
