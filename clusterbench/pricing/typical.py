@@ -43,6 +43,11 @@ A100, H100, H200 and B200 with NCCL 2.27 and 2.29: ai-dynamo/aiconfigurator, sys
 in-switch reduction exceeds the others.
 """
 
+OF_LINK_WITHOUT_SWITCH = (0.60, 0.72, 0.78)
+"""The same of an all-reduce where no switch reduces: 215 GB/s of 8 A100. NVLink's switches do from Hopper on."""
+
+_REDUCING_SWITCHES = ("h100", "h200", "gh200", "h800", "h20", "b200", "b300", "gb200", "gb300")
+
 OF_NETWORK = (0.50, 0.80, 0.95)
 """Of a node's NICs: bus bandwidth over nodes, on a network of one's own. On a shared one it falls with the nodes."""
 
@@ -155,7 +160,8 @@ def typical_rates(
     for head_dim, share in OF_ATTENTION.items():
         by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
     by_key["memory"] = _share(OF_MEMORY, memory, "B/s", sheet)
-    for op, share in OF_LINK.items():
+    has_switch = card.name.split("-")[0] in _REDUCING_SWITCHES
+    for op, share in (OF_LINK if has_switch else OF_LINK | {"all_reduce": OF_LINK_WITHOUT_SWITCH}).items():
         by_key[f"busbw[nodes=1,op={op}]"] = _share(share, link, "B/s", sheet)
         by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)

@@ -184,3 +184,9 @@ def test_a_file_of_the_network_leaves_the_links_within_a_node(typical, tmp_path)
     found = read_rates(file, typical).rates
     assert found.busbw_of("all_gather", 1, 1) == 200e9
     assert found.busbw_of("all_gather", 2, 1) == typical.rates.busbw_of("all_gather", 2, 1)
+
+
+@pytest.mark.parametrize(("card", "share"), [("a100-sxm4-80gb", 0.72), ("h100-sxm-80gb", 0.85), ("mi300x", 0.72)])
+def test_an_all_reduce_is_faster_where_the_switch_reduces(card, share):
+    link = accelerators()[card].link_bytes_per_s
+    assert typical_rates(accelerators()[card], 400e9).rates.busbw_of("all_reduce", 1, 1) == pytest.approx(share * link)
