@@ -187,8 +187,10 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         "memory": stage.memory_bytes / rates.memory,
     }
     for sent in stage.messages:
-        behind_s = 0.0 if work.is_in_turn else sent.behind_flops / rates.matmul
-        shown = max(0.0, _seconds(sent, rates) - behind_s)
+        hidden_s = 0.0 if work.is_in_turn else sent.behind_flops / rates.matmul
+        if sent.behind_attention and not work.is_in_turn:
+            hidden_s += sent.behind_attention / rates.attention_at(work.head_dim)
+        shown = max(0.0, _seconds(sent, rates) - hidden_s)
         parts[sent.axis] = parts.get(sent.axis, 0.0) + shown
     busy = sum(parts.values())
     launch = (stage.operators + stage.host_calls / CALLS_OF_AN_OPERATOR) * rates.operator_time

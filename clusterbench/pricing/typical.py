@@ -160,8 +160,9 @@ def typical_rates(
     for head_dim, share in OF_ATTENTION.items():
         by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
     by_key["memory"] = _share(OF_MEMORY, memory, "B/s", sheet)
-    has_switch = card.name.split("-")[0] in _REDUCING_SWITCHES
-    for op, share in (OF_LINK if has_switch else OF_LINK | {"all_reduce": OF_LINK_WITHOUT_SWITCH}).items():
+    reduces = card.name.split("-")[0] in _REDUCING_SWITCHES
+    for op, of_link in OF_LINK.items():
+        share = OF_LINK_WITHOUT_SWITCH if op == "all_reduce" and not reduces else of_link
         by_key[f"busbw[nodes=1,op={op}]"] = _share(share, link, "B/s", sheet)
         by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)

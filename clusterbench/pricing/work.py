@@ -20,8 +20,8 @@ class Messages:
         Nodes that a group reaches over, and how many groups use the network of one node at the same time.
     size_bytes
         Of each: the larger of input and output.
-    behind_flops
-        Of products that the rank computes meanwhile, all of them together.
+    behind_flops, behind_attention
+        Of products, and of attention, that the rank computes meanwhile, all of them together.
     is_waited_for
         Whether nothing goes on before each of them is through, so that they form a chain.
     """
@@ -35,6 +35,7 @@ class Messages:
     count: float = 1
     behind_flops: float = 0.0
     is_waited_for: bool = True
+    behind_attention: float = 0.0
 
     @property
     def partners(self) -> int:

@@ -85,7 +85,8 @@ def test_fp8_is_not_validated():
 @pytest.mark.parametrize("name", profiles())
 def test_what_a_profile_does_not_know_is_refused_with_a_reason(name):
     profile = profiles()[name]()
-    mixes = [] if name == "ours" else [("cp2", "playbook-8b"), ("dp2+ep2", "mixtral-8x7b")]
+    mixes = [] if name == "ours" else [("dp2+ep2", "mixtral-8x7b")]
+    mixes += [("cp2", "playbook-8b")] if name in ("nanotron", "fsdp2") else []
     for layout, shape in (*mixes, ("tp64+sp", "playbook-8b")):
         assert profile.objection(priced(layout, shape))
     uneven = priced("dp3")
@@ -169,6 +170,28 @@ def test_megatron_hides_what_it_scatters_and_gathers_again_behind_products():
     stage = profiles()["megatron_core"]().work(priced("tp4+sp")).stages[0]
     sent = [(each.op, each.count / 32, each.behind_flops > 0) for each in stage.messages]
     assert sent == [("all_gather", 6, False), ("reduce_scatter", 2, True), ("all_gather", 2, True)]
+
+
+def test_megatrons_ranks_of_cp_share_tokens_and_gradients_and_pass_keys_and_values_on():
+    """Megatron-Core's docs/user-guide/features/context_parallel.md: a ring, and every rank with as much to attend."""
+    profile, shape = profiles()["megatron_core"](), named_shape("playbook-8b")
+    odd = priced("dp2-cp4+zero1", seq_len=4100)
+    assert profile.objection(odd).startswith("each rank of cp 4 takes two of 8 chunks")
+    alone, job = priced("dp2+zero1"), priced("dp2-cp4+zero1")
+    one, four = (profile.work(each).stages[0] for each in (alone, job))
+    assert four.matmul_flops == one.matmul_flops / 4
+    assert four.attention_flops == one.attention_flops / 4
+    assert four.parameters == one.parameters
+    rings = [(sent.op, sent.count / shape.num_layers, sent.size_bytes) for sent in four.messages]
+    block = 2 * 2 * 1024 * shape.num_kv_heads * shape.head_dim
+    assert rings == [("send_recv", 3, block), ("send_recv", 7, block)]
+    behind = sum(sent.behind_attention for sent in four.messages)
+    assert behind == pytest.approx(3 / 4 * four.attention_flops)
+    assert {sent.ranks for sent in profile.work(job).after} == {8}
+    held = [profile.memory(each)[0] for each in (alone, job)]
+    assert held[1]["activations"] == held[0]["activations"] / 4
+    assert held[1]["optimizer_state"] == held[0]["optimizer_state"] / 4
+    assert not_validated(job) == ["CP"]
 
 
 def test_nanotron_is_known_with_sequence_parallelism_alone():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterbench.pricing.profiles import PricedJob, objection_to_options
 from clusterbench.shape import ModelShape
 
@@ -42,13 +44,14 @@ def kept_of_a_layer(priced: PricedJob, is_repeated: bool) -> float:
     return 10 * job.residual_tokens * hidden + job.local_tokens * sliced
 
 
-def objection_to_decoder(priced: PricedJob) -> str | None:
-    """Why no dense decoder on dp, tp and pp can be cut so; None where it can."""
+def objection_to_decoder(priced: PricedJob, axes: Sequence[str] = ("dp", "tp", "pp")) -> str | None:
+    """Why no dense decoder on these axes can be cut so; None where it can."""
     job, shape, layout = priced.job, priced.job.shape, priced.job.layout
     if (why := job.objection() or objection_to_options(priced)) is not None:
         return why
-    if layout.cp > 1 or layout.ep > 1 or shape.has_experts:
-        return f"this profile knows dense models on dp, tp and pp, and not {layout} of {shape.name}"
+    if (layout.cp > 1 and "cp" not in axes) or layout.ep > 1 or shape.has_experts:
+        known = f"{', '.join(axes[:-1])} and {axes[-1]}"
+        return f"this profile knows dense models on {known}, and not {layout} of {shape.name}"
     for name, size in (("heads", shape.num_heads), ("kv_heads", shape.num_kv_heads)):
         if size % layout.tp:
             return f"{name} {size} is no multiple of tp {layout.tp}"

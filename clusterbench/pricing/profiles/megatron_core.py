@@ -40,13 +40,18 @@ class MegatronCore(Profile):
         "Korthikanti et al. 2022, arXiv:2205.05198 (collectives, what is kept and computed again); "
         "Narayanan et al. 2021, arXiv:2104.04473 (schedules); "
         "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer), "
-        "megatron/core/transformer/transformer_block.py, get_num_layers_to_build (layers over stages)"
+        "megatron/core/transformer/transformer_block.py, get_num_layers_to_build (layers over stages), "
+        "docs/user-guide/features/context_parallel.md; NVIDIA/TransformerEngine, context_parallel.py (the ring)"
     )
 
     def objection(self, priced: PricedJob) -> str | None:
         shape, layout = priced.job.shape, priced.job.layout
-        if (why := objection_to_decoder(priced)) is not None:
+        if (why := objection_to_decoder(priced, ("dp", "cp", "tp", "pp"))) is not None:
             return why
+        if layout.cp > 1 and priced.job.seq_len % (2 * layout.cp):
+            return (
+                f"each rank of cp {layout.cp} takes two of {2 * layout.cp} chunks, and seq {priced.job.seq_len} has not"
+            )
         if layout.zero > 1:
             return f"this profile knows ZeRO 0 and 1, the distributed optimizer, and not {layout.zero}"
         if priced.recompute not in RECOMPUTED:
@@ -64,7 +69,7 @@ class MegatronCore(Profile):
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         stages = list(self._stages(priced))
         fullest = max(stage.parameters for stage in stages)
-        shard = layout.dp if layout.zero else 1
+        shard = layout.degree(layout.data_axis) if layout.zero else 1
         return StepWork(
             head_dim=shape.head_dim,
             num_micro_batches=priced.num_micro_batches,
@@ -80,8 +85,9 @@ class MegatronCore(Profile):
 
     def _stages(self, priced: PricedJob) -> Iterator[StageWork]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-        tokens, tp = job.tokens_per_micro_batch, layout.tp
+        tokens, tp = job.local_tokens, layout.tp
         products, attention = RECOMPUTED[priced.recompute]
+        of_attention = attention_forward_flops(priced) / tp / layout.cp
         wide, table = weights_of_a_layer(shape), shape.embedding_parameters
         elementwise: float = job.residual_tokens * OF_RESIDUALS * shape.hidden_size
         elementwise += tokens * (OF_HEADS * shape.hidden_size + OF_FFN * shape.ffn_hidden_size) / tp
@@ -90,15 +96,15 @@ class MegatronCore(Profile):
             held = parameters(shape, layers, is_first, is_last) / tp
             yield StageWork(
                 matmul_flops=2 * tokens * (layers * wide * (3 + products) + 3 * table * is_last) / tp,
-                attention_flops=layers
-                * (CAUSAL_FORWARD_AND_BACKWARD + attention)
-                * attention_forward_flops(priced)
-                / tp,
+                attention_flops=layers * (CAUSAL_FORWARD_AND_BACKWARD + attention) * of_attention,
                 memory_bytes=layers * elementwise
                 + 8 * FLOAT32 * tokens * shape.vocab_size / tp * is_last
                 + (2 * FLOAT32 + BFLOAT16) * held,
                 operators=layers * OPERATORS_OF_A_LAYER * (3 + products) / 3,
-                messages=list(self._of_layers(priced, layers, products)),
+                messages=[
+                    *self._of_layers(priced, layers, products),
+                    *self._of_rings(priced, layers, attention, of_attention),
+                ],
                 parameters=held,
                 stages=number,
                 neighbours=0 if layout.pp == 1 else (2 - is_first - is_last) * priced.chunks,
@@ -133,18 +139,46 @@ class MegatronCore(Profile):
         else:
             yield sent("all_reduce", 4 + 2 * repeated)
 
+    def _of_rings(self, priced: PricedJob, layers: int, repeated: float, of_attention: float) -> Iterator[Messages]:
+        """Keys and values that pass from rank to rank of cp, behind attention with those that are there.
+
+        Each rank has two chunks, of which it is as much that is not masked as of any other's. Forward and backward
+        pass on the blocks of keys and values cp - 1 times, and backward the sums of their gradients cp times.
+        """
+        job, shape, layout = priced.job, priced.job.shape, priced.job.layout
+        if (cp := layout.cp) == 1:
+            return
+        at = reach(layout, "cp", priced.ranks_per_node, "megatron")
+        size_bytes = 2 * BFLOAT16 * job.local_tokens * shape.head_dim * shape.num_kv_heads / layout.tp
+        of_block = of_attention * (cp - 1) / cp  # nothing passes behind the last one
+        for times, forwards in (
+            ((cp - 1) * (1 + repeated), 1 + repeated),
+            (2 * cp - 1, CAUSAL_FORWARD_AND_BACKWARD - 1),
+        ):
+            yield Messages(
+                "cp",
+                "send_recv",
+                cp,
+                at.nodes,
+                at.sharing,
+                size_bytes,
+                layers * times,
+                behind_attention=layers * forwards * of_block,
+            )
+
     def _gradients(self, priced: PricedJob, held: float) -> Iterator[Messages]:
         layout = priced.job.layout
-        if layout.dp == 1:
+        axis = layout.data_axis  # ranks of cp have the same weights, too
+        if (ranks := layout.degree(axis)) == 1:
             return
-        at = reach(layout, "dp", priced.ranks_per_node, "megatron")
+        at = reach(layout, axis, priced.ranks_per_node, "megatron")
         sent = [("reduce_scatter", FLOAT32), ("all_gather", BFLOAT16)] if layout.zero else [("all_reduce", FLOAT32)]
         for op, size in sent:
-            yield Messages("dp", op, layout.dp, at.nodes, at.sharing, size * held)
+            yield Messages("dp", op, ranks, at.nodes, at.sharing, size * held)
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-        tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp if layout.zero else 1
+        tokens, tp, shard = job.local_tokens, layout.tp, layout.degree(layout.data_axis) if layout.zero else 1
         pp = layout.pp
         kept = kept_of_a_layer(priced, priced.recompute == "full")
         held = []
