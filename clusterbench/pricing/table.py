@@ -72,6 +72,8 @@ class TableRow:
         Measured, where they were.
     elsewhere
         Of a case that needs more nodes than its run had: the step that it would be.
+    says_zero
+        Whether it names a stage of ZeRO.
     """
 
     line: int
@@ -82,6 +84,7 @@ class TableRow:
     step_s: float | None = None
     memory_gb: float | None = None
     elsewhere: PricedJob | None = None
+    says_zero: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,19 @@ def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
         raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join((*MODEL, *STEP))}.")
 
 
+def with_usual_zero(table: StepTable, zero: int) -> StepTable:
+    """The table with this stage of ZeRO where a row names none and there is something to shard it over."""
+    rows, taken = [], 0
+    for row in table.rows:
+        of = row.priced
+        if zero and of is not None and not row.says_zero and of.job.layout.degree(of.job.layout.data_axis) > 1:
+            row = replace(row, priced=replace(of, job=replace(of.job, layout=replace(of.job.layout, zero=zero))))
+            taken += 1
+        rows.append(row)
+    said = [f"zero is not said: {zero} taken, as the profile has it: {taken} of {len(rows)} rows"] if taken else []
+    return replace(table, rows=rows, defaults=[*table.defaults, *said])
+
+
 class _CannotPrice(Exception):
     """A row that can be read, of which it cannot be told what ran."""
 
@@ -177,7 +193,8 @@ class _Row:
     def as_step(self) -> TableRow:
         gpus = self._whole("gpus")
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
-        row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
+        says_zero = bool(self.cells.get("zero"))
+        row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""), says_zero=says_zero)
         try:
             self._expect_priced_precision()
             layout = self._layout(gpus)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.table import read_steps
+from clusterbench.pricing.table import read_steps, with_usual_zero
 
 HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s,sp"
 ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5,1"
@@ -167,6 +167,15 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
     assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
     unknown, _ = only(tmp_path, **named, model="x")
     assert unknown.reason == "layers, hidden and heads are empty, and 'x' is no shape on record"
+
+
+def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
+    rows = [cells(zero=stage, tp=tp, dp=dp, gpus="16") for stage, tp, dp in (("", "2", "8"), ("0", "2", "8"))]
+    alone = cells(zero="", tp="1", dp="1", gpus="1")
+    read = with_usual_zero(read_steps(table(tmp_path, *rows, alone), 8), 3)
+    assert [row.priced.job.layout.zero for row in read.rows] == [3, 0, 0]
+    assert read.defaults == ["zero is not said: 3 taken, as the profile has it: 1 of 3 rows"]
+    assert with_usual_zero(read, 0) == read
 
 
 def test_words_behind_the_zero_stage_are_let_be(tmp_path):

@@ -85,9 +85,12 @@ class Profile(ABC):
     ----------
     source
         Repository, commit and files in which it was read.
+    usual_zero
+        The stage of ZeRO that it has where nobody says.
     """
 
     source: ClassVar[str]
+    usual_zero: ClassVar[int] = 0
 
     def objection(self, priced: PricedJob) -> str | None:
         """Why the framework cannot run this step, or why that cannot be priced; None where both can be."""

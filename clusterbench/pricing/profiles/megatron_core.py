@@ -181,6 +181,7 @@ class MegatronCore(Profile):
         tokens, tp, shard = job.local_tokens, layout.tp, layout.degree(layout.data_axis) if layout.zero else 1
         pp = layout.pp
         kept = kept_of_a_layer(priced, priced.recompute == "full")
+        of_layer = kept_of_a_layer(priced, False) * (priced.recompute == "full")  # of the one that is computed again
         held = []
         for place, layers in enumerate(_layers(priced)):
             weights = parameters(shape, layers, place == 0, place == pp - 1) / tp
@@ -191,7 +192,9 @@ class MegatronCore(Profile):
                     "parameters": BFLOAT16 * weights,
                     "gradients": FLOAT32 * weights,
                     "optimizer_state": 3 * FLOAT32 * weights / shard,
-                    "activations": layers * kept * in_flight + 6 * tokens * shape.vocab_size / tp * (place == pp - 1),
+                    "activations": layers * kept * in_flight
+                    + of_layer
+                    + 6 * tokens * shape.vocab_size / tp * (place == pp - 1),
                 }
             )
         return held
