@@ -158,6 +158,16 @@ def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide
     assert len(profile.memory(job)) == 16
 
 
+def test_megatrons_ends_take_the_layers_that_stages_of_as_many_leave():
+    """decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers; every rank's memory, one for each."""
+    profile, shape = profiles()["megatron_core"](), named_shape("playbook-8b")
+    first, middle, last = profile.work(priced("pp5")).stages
+    assert [round(stage.operators / 120) for stage in (first, middle, last)] == [6, 7, 5]
+    assert middle.stages == 3
+    assert middle.parameters == 7 * shape.parameters_per_layer
+    assert len(profile.memory(priced("pp5"))) == 5
+
+
 def test_megatron_computes_layers_again_as_its_paper_says():
     """Korthikanti et al. 2022, arXiv:2205.05198: full recomputation is one more forward."""
     profile = profiles()["megatron_core"]()
@@ -166,7 +176,8 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     selective = profile.work(priced("pp4", recompute="selective")).stages[1]
     assert selective.matmul_flops == none.matmul_flops
     assert selective.attention_flops == full.attention_flops == pytest.approx(none.attention_flops * 4.5 / 3.5)
-    assert "32 layers are no multiple of pp 5" in profile.objection(priced("pp5"))
+    assert "32 layers are no multiple of pp 3 x 2 chunks" in profile.objection(priced("pp3", chunks=2))
+    assert "32 layers give 64 stages not one each" in profile.objection(priced("pp64"))
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import ClassVar
 
 from clusterbench.pricing.profiles import PricedJob, Profile, reach
@@ -60,6 +61,8 @@ class MegatronCore(Profile):
             return (
                 f"{shape.num_layers} layers are no multiple of pp {layout.pp} x {priced.chunks} chunks, "
                 "with embedding, loss or both counted as a layer neither"
+                if priced.chunks > 1
+                else f"{shape.num_layers} layers give {layout.pp} stages not one each"
             )
         if priced.chunks > 1 and priced.num_micro_batches % layout.pp:
             return f"interleaving needs a multiple of pp {layout.pp} micro-batches, not {priced.num_micro_batches}"
@@ -205,10 +208,14 @@ def stages_of(num_layers: int, pp: int, chunks: int) -> tuple[int, ...] | None:
     """Layers of each stage; None where no rule of Megatron's divides them.
 
     As many on each; else with ``account_for_embedding_in_pipeline_split``, ``account_for_loss_in_pipeline_split`` or
-    both, by which the first stage, the last or both have one fewer: Llama 3's 126 layers on 16 stages.
+    both, by which the first stage, the last or both have one fewer: Llama 3's 126 layers on 16 stages. Else, without
+    chunks, those between the ends have as many as need be, and ``decoder_first_pipeline_num_layers`` and
+    ``decoder_last_pipeline_num_layers`` give the ends what is left: BigScience's 78 layers on 12 stages.
 
-    >>> stages_of(126, 16, 1)[:2], stages_of(126, 16, 1)[-1], stages_of(32, 3, 1), stages_of(32, 5, 1)
+    >>> stages_of(126, 16, 1)[:2], stages_of(126, 16, 1)[-1], stages_of(32, 3, 1), stages_of(32, 3, 2)
     ((7, 8), 7, (11, 11, 10), None)
+    >>> stages_of(78, 12, 1), stages_of(33, 2, 1), stages_of(16, 32, 1)
+    ((4, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 4), (17, 16), None)
     """
     for embedding, loss in ((0, 0), (1, 1), (0, 1), (1, 0)) if pp > 1 else ((0, 0),):
         of_stage, rest = divmod(num_layers + embedding + loss, pp)
@@ -218,6 +225,12 @@ def stages_of(num_layers: int, pp: int, chunks: int) -> tuple[int, ...] | None:
         layers[0] -= embedding
         layers[-1] -= loss
         return tuple(layers)
+    if chunks == 1 and num_layers >= pp > 1:
+        of_stage = ceil(num_layers / pp)
+        if num_layers - of_stage * (pp - 2) < 2:  # none left for one of the ends
+            of_stage -= 1
+        at_ends = num_layers - of_stage * (pp - 2)
+        return (at_ends - at_ends // 2, *[of_stage] * (pp - 2), at_ends // 2)
     return None
 
 
