@@ -189,6 +189,7 @@ class _Row:
         self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
+        self.is_gated = True
 
     def as_step(self) -> TableRow:
         gpus = self._whole("gpus")
@@ -201,7 +202,7 @@ class _Row:
             job = self._job(layout)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
-        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none")
+        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none", is_gated=self.is_gated)
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
 
@@ -368,11 +369,13 @@ class _Row:
             off = {kind: abs(number / (1e9 * parameters) - 1) for kind, number in kinds.items()}
             matrices, tables, _ = min(off, key=lambda kind: off[kind])
             if min(off.values()) <= _SIZE_OF_PARAMETERS:
+                self.is_gated = matrices == 3
                 if matrices == 2:
                     self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
                 return (2 * ffn // 3 if matrices == 2 else ffn), tables == 1
             why = "fits no such model to 2 %"
         if ffn == 4 * hidden and has_own_keys:
+            self.is_gated = False
             self.defaults.append(
                 f"params_b {why}, ffn is 4 x hidden: a feed-forward of two matrices, priced as a gated one of 2/3, "
                 "tables not tied"

@@ -141,7 +141,7 @@ def test_torchtitans_memory_with_selective_recomputation():
     profile = profiles()["fsdp2"]()
     for layout, published in (("dp8+zero3", 82.7e9), ("dp128+zero3", 66.6e9)):
         (held,) = profile.memory(priced(layout, "llama-8b", mbs=2, seq_len=8192, recompute="selective"))
-        assert 0.85 * published < sum(held.values()) < published
+        assert 0.7 * published < sum(held.values()) < published
 
 
 def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide():
@@ -179,6 +179,22 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     assert "32 layers are no multiple of pp 3 x 2 chunks" in profile.objection(priced("pp3", chunks=2))
     assert "32 layers give 64 stages not one each" in profile.objection(priced("pp64"))
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
+
+
+@pytest.mark.parametrize("name", ["megatron_core", "fsdp2"])
+def test_a_layer_of_two_matrices_keeps_34_h_of_each_token(name):
+    """Equation 1 of Korthikanti et al. 2022 without what a fused attention does not keep; 39.3 h if it were gated."""
+    profile, hidden = profiles()[name](), 4096
+    shape = replace(named_shape("playbook-8b"), ffn_hidden_size=8 * hidden // 3, num_kv_heads=32)
+    job = priced("tp1")
+    job = replace(job, job=replace(job.job, shape=shape))
+    less, more = (
+        profile.memory(each)[0]["activations"] / (4096 * hidden * shape.num_layers)
+        for each in (replace(job, is_gated=False), job)
+    )
+    of_head = (4 if name == "fsdp2" else 6) * shape.vocab_size / hidden / shape.num_layers
+    assert less - of_head == pytest.approx(34, abs=0.01)
+    assert more - of_head == pytest.approx(18 + 8 * 8 / 3, abs=0.01)
 
 
 @pytest.mark.parametrize(("name", "of_residuals"), [("megatron_core", 60), ("fsdp2", 44)])

@@ -101,6 +101,7 @@ def test_a_node_has_as_many_gpus_as_the_usual_server_of_the_rows_card(tmp_path):
 def test_the_number_of_parameters_tells_what_no_column_says(tmp_path, params_b, ffn, tied, said):
     row, defaults = only(tmp_path, params_b=params_b)
     assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (ffn, tied)
+    assert row.priced.is_gated == (ffn == 14336)
     assert (said is None and defaults == []) or said in defaults[0]
 
 
@@ -120,6 +121,7 @@ GPT = {"hidden": "2048", "ffn": "8192", "heads": "16", "kv_heads": "16", "layers
 def test_a_gpt_has_two_matrices_and_may_have_learned_positions(tmp_path, params_b, seq, tied, said):
     row, defaults = only(tmp_path, **GPT, params_b=params_b, seq=seq)
     assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (5461, tied)
+    assert not row.priced.is_gated
     assert defaults[0].startswith(said)
 
 

@@ -34,6 +34,8 @@ class PricedJob:
         Of a case of ``train_step``, all that its point says.
     rank_order
         Which ranks are neighbours.
+    is_gated
+        Whether the feed-forward has three matrices; one of two stands as a gated one of two thirds of its width.
     """
 
     job: TrainingJob
@@ -42,6 +44,7 @@ class PricedJob:
     recompute: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     rank_order: str = "megatron"
+    is_gated: bool = True
 
     @property
     def num_micro_batches(self) -> int:

@@ -35,12 +35,14 @@ def kept_of_a_layer(priced: PricedJob, is_repeated: bool) -> float:
     """Bytes that a layer keeps for backward of a micro-batch, of one rank; where it is computed again its input.
 
     What lies between the products of tp, 10 h for each token, is shared by its ranks with sequence parallelism alone;
-    the rest is always: equations 2 and 4 of Korthikanti et al. 2022, arXiv:2205.05198, with a fused attention.
+    the rest is always: equations 2 and 4 of Korthikanti et al. 2022, arXiv:2205.05198, with a fused attention. There
+    a feed-forward of two matrices keeps what it gives its GeLU and gets from it; a gated one has twice that, of two
+    thirds of the width.
     """
     job, hidden = priced.job, priced.job.shape.hidden_size
     if is_repeated:
         return BFLOAT16 * job.residual_tokens * hidden
-    sliced = 8 * (hidden + job.shape.ffn_hidden_size) / job.layout.tp
+    sliced = (8 * hidden + (8 if priced.is_gated else 6) * job.shape.ffn_hidden_size) / job.layout.tp
     return 10 * job.residual_tokens * hidden + job.local_tokens * sliced
 
 

@@ -22,6 +22,10 @@ from clusterbench.pricing.work import Messages, StageWork, StepWork
 OPERATORS_OF_A_LAYER = 60
 """That the host launches in forward and backward of a compiled layer, with what fully_shard copies."""
 
+LOGITS_KEPT = 2 * BFLOAT16
+"""Bytes of a logit and its gradient: a compiled loss widens none in memory (torchtitan/components/loss.py), nor does
+the fused one of MosaicML's LLM Foundry (llmfoundry/models/mpt/modeling_mpt.py)."""
+
 RECOMPUTED = ("none", "selective", "full")
 
 
@@ -151,6 +155,6 @@ class Fsdp2(Profile):
                 # beside what is kept all of the layer that is computed again
                 "activations": shape.num_layers * kept
                 + of_layer * (priced.recompute != "none")
-                + 10 * tokens * shape.vocab_size / tp,
+                + LOGITS_KEPT * tokens * shape.vocab_size / tp,
             }
         ]
