@@ -310,7 +310,7 @@ def complete(table: Path, completed: Path) -> None:
 
 
 def said_beside(name: str, row: Mapping[str, str]) -> dict[str, str]:
-    """Cards and sequence parallelism: the latter came with Korthikanti et al. 2022, whose baseline is without.
+    """Cards, and sequence parallelism, which came with Korthikanti et al. 2022, whose baseline is without.
 
     >>> said_beside("megatron_2020_tp_scaling.csv", {"gpu": "A100 (DGX-A100)"})
     {'gpu': 'A100-80GB (DGX-A100)', 'sp': '0'}

@@ -14,16 +14,13 @@ from itertools import chain
 
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
-from clusterbench.pricing.work import Messages, StageWork, StepWork
+from clusterbench.pricing.work import FORWARD_AND_BACKWARD, Messages, StageWork, StepWork
 
 KNEE = 4.0
 """How sharply the larger of two times that pass at once decides their sum: the norm by which they are added."""
 
 CALLS_OF_AN_OPERATOR = 40.0
 """Calls in Python that take the host as long as an operator does: ``python -m tests.bench host_calls``."""
-
-FORWARD_AND_BACKWARD = 3.0
-"""Forwards that a micro-batch takes: one, and a backward as long as two."""
 
 PARTS = ("compute", "memory", "launch", "latency", "tp", "cp", "ep", "p2p", "bubble", "dp", "optimizer", "overhead")
 """What the seconds of a step are made of.

@@ -30,7 +30,7 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep")
 MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
 COLUMNS = (
     *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
-    *("sp", "vpp", "zero", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
+    *("sp", "vpp", "zero", "dp_overlap", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
 )
 """All that are known. Others are an error: a figure in an unknown column would be left out unseen."""
 
@@ -160,17 +160,26 @@ def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
         raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join((*MODEL, *STEP))}.")
 
 
-def with_usual_zero(table: StepTable, zero: int) -> StepTable:
-    """The table with this stage of ZeRO where a row names none and there is something to shard it over."""
-    rows, taken = [], 0
+def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
+    """The table with what a profile takes of rows that do not say it; see :class:`~.profiles.Profile`.
+
+    A row that says whether gradients are hidden has a reason where that is no choice.
+    """
+    rows, said = [], Counter[str]()
     for row in table.rows:
         of = row.priced
-        if zero and of is not None and not row.says_zero and of.job.layout.degree(of.job.layout.data_axis) > 1:
-            row = replace(row, priced=replace(of, job=replace(of.job, layout=replace(of.job.layout, zero=zero))))
-            taken += 1
+        if of is not None and of.job.layout.degree(of.job.layout.data_axis) > 1:
+            if zero and not row.says_zero:
+                of = replace(of, job=replace(of.job, layout=replace(of.job.layout, zero=zero)))
+                row = replace(row, priced=of)
+                said[f"zero is not said: {zero} taken, as the profile has it"] += 1
+            if dp_overlap and of.dp_overlap is None:
+                said[f"dp_overlap is not said: {dp_overlap}"] += of.job.layout.zero == 1
+            elif not dp_overlap and of.dp_overlap is not None:
+                row = replace(row, priced=None, reason="dp_overlap is said, and is no choice in this profile")
         rows.append(row)
-    said = [f"zero is not said: {zero} taken, as the profile has it: {taken} of {len(rows)} rows"] if taken else []
-    return replace(table, rows=rows, defaults=[*table.defaults, *said])
+    words = [f"{what}: {number} of {len(rows)} rows" for what, number in said.items() if number]
+    return replace(table, rows=rows, defaults=[*table.defaults, *words])
 
 
 class _CannotPrice(Exception):
@@ -202,7 +211,14 @@ class _Row:
             job = self._job(layout)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
-        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none", is_gated=self.is_gated)
+        priced = PricedJob(
+            job,
+            per_node,
+            self._default("vpp", 1),
+            self.recompute or "none",
+            is_gated=self.is_gated,
+            dp_overlap=self._flag("dp_overlap"),
+        )
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
 
@@ -239,16 +255,21 @@ class _Row:
 
     def _is_sequence_parallel(self, tp: int) -> bool:
         """Whether ranks of tp share the sequence between its products, which ``selective+SP`` says, too."""
-        text = self.cells.get("sp", "").lower()
-        if text and text not in _YES_OR_NO:
-            raise SuiteError(f"{self.where}: sp is {as_yaml(text)}, and must be one of {', '.join(_YES_OR_NO)}.")
+        said = self._flag("sp")
         if tp == 1:
             return False  # nothing to share
-        if text:
-            return _YES_OR_NO[text]
+        if said is not None:
+            return said
         if not self.recompute.lower().endswith("+sp"):
             self.defaults.append("sp is not said: tp taken with sequence parallelism, as is usual")
         return True
+
+    def _flag(self, name: str) -> bool | None:
+        """Of a cell; None where it is empty."""
+        text = self.cells.get(name, "").lower()
+        if text and text not in _YES_OR_NO:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be one of {', '.join(_YES_OR_NO)}.")
+        return _YES_OR_NO[text] if text else None
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:
         shape, mbs, gbs = self._shape(), self._whole("mbs"), self._whole("gbs")

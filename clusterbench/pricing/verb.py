@@ -32,7 +32,7 @@ from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.table import StepTable, TableRow, with_usual_zero
+from clusterbench.pricing.table import StepTable, TableRow, as_usual
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
@@ -86,7 +86,7 @@ def price_table(
         For every mistake of table, file or option.
     """
     profile = named_profile(profile_name)
-    table = with_usual_zero(table, profile.usual_zero)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
@@ -297,7 +297,7 @@ def calibrate_table(
         For every mistake, and where no row can be taken or rows are of several cards.
     """
     profile = named_profile(profile_name)
-    table = with_usual_zero(table, profile.usual_zero)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if not rows:
         raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")

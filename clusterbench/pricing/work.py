@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FORWARD_AND_BACKWARD = 3.0
+"""Forwards that a micro-batch takes: one, and a backward as long as two."""
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -97,7 +100,8 @@ class StepWork:
     gradients
         What is sent while the last backward of a step is under way.
     overlap, exposed
-        The share of that backward behind which they may pass, and the share of them that is never hidden.
+        The share of that backward behind which they may pass, more than 1 where the next forward hides some, too, and
+        the share of them that is never hidden.
     after
         What is sent when it is over.
     optimizer_bytes

@@ -1,6 +1,7 @@
 """What frameworks do, against what was published of them; no constant here was fitted to these tables."""
 
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -237,11 +238,24 @@ def test_megatrons_ranks_of_cp_share_tokens_and_gradients_and_pass_keys_and_valu
     assert rings == [("send_recv", 3, block), ("send_recv", 7, block)]
     behind = sum(sent.behind_attention for sent in four.messages)
     assert behind == pytest.approx(3 / 4 * four.attention_flops)
-    assert {sent.ranks for sent in profile.work(job).after} == {8}
+    assert {sent.ranks for sent in profile.work(job).gradients} == {8}
     held = [profile.memory(each)[0] for each in (alone, job)]
     assert held[1]["activations"] == held[0]["activations"] / 4
     assert held[1]["optimizer_state"] == held[0]["optimizer_state"] / 4
     assert not_validated(job) == ["CP"]
+
+
+def test_megatron_hides_gradients_and_weights_of_zero_1_but_those_of_a_layer():
+    """NeMo's communication_overlap.rst: one chunk is exposed; buckets of Megatron-Core's DistributedDataParallel."""
+    profile = profiles()["megatron_core"]()
+    hidden, plain = profile.work(priced("dp64+zero1")), profile.work(priced("dp64"))
+    assert [sent.op for sent in hidden.gradients] == ["reduce_scatter", "all_gather"]
+    assert {sent.count for sent in hidden.gradients} == {ceil(named_shape("playbook-8b").num_parameters / 64e6)}
+    assert (hidden.overlap, hidden.exposed, hidden.after) == (1.5, 1 / 32, [])
+    assert [(sent.op, sent.count) for sent in plain.after] == [("all_reduce", 1)]
+    for layout, said in (("dp64+zero1", False), ("dp64", True)):
+        work = profile.work(replace(priced(layout), dp_overlap=said))
+        assert bool(work.gradients) == said == (not work.after)
 
 
 def test_nanotron_is_known_with_sequence_parallelism_alone():

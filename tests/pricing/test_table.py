@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.table import read_steps, with_usual_zero
+from clusterbench.pricing.table import as_usual, read_steps
 
 HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s,sp"
 ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5,1"
@@ -174,10 +174,19 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
     rows = [cells(zero=stage, tp=tp, dp=dp, gpus="16") for stage, tp, dp in (("", "2", "8"), ("0", "2", "8"))]
     alone = cells(zero="", tp="1", dp="1", gpus="1")
-    read = with_usual_zero(read_steps(table(tmp_path, *rows, alone), 8), 3)
+    read = as_usual(read_steps(table(tmp_path, *rows, alone), 8), 3, "")
     assert [row.priced.job.layout.zero for row in read.rows] == [3, 0, 0]
     assert read.defaults == ["zero is not said: 3 taken, as the profile has it: 1 of 3 rows"]
-    assert with_usual_zero(read, 0) == read
+    assert as_usual(read, 0, "") == read
+
+
+def test_whether_gradients_are_hidden_has_a_column_where_that_is_a_choice(tmp_path):
+    rows = [f"{cells()},{words}" for words in ("1", "no", "")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},dp_overlap"), 8)
+    assert [row.priced.dp_overlap for row in read.rows] == [True, False, None]
+    assert as_usual(read, 0, "hidden").defaults == ["dp_overlap is not said: hidden: 1 of 3 rows"]
+    no_choice = as_usual(read, 0, "").rows
+    assert [row.reason for row in no_choice] == [*2 * ["dp_overlap is said, and is no choice in this profile"], ""]
 
 
 def test_words_behind_the_zero_stage_are_let_be(tmp_path):

@@ -19,7 +19,7 @@ from clusterbench.pricing.profiles._decoder import (
     parameters,
     weights_of_a_layer,
 )
-from clusterbench.pricing.work import Messages, StageWork, StepWork
+from clusterbench.pricing.work import FORWARD_AND_BACKWARD, Messages, StageWork, StepWork
 
 OPERATORS_OF_A_LAYER = 120
 """That the host launches in forward and backward of a layer: bias, dropout and residual are fused, and so is SwiGLU."""
@@ -28,6 +28,9 @@ OF_RESIDUALS, OF_HEADS, OF_FFN = 60, 20, 24
 """Bytes for each token that operators of a layer read and write in forward and backward: by hidden size of norms (20),
 of bias, dropout and residual (32) and of the gradients that meet there (8); of rotations and of copies of heads; and
 by width of the feed-forward. The first are whole on each rank of tp where the sequence is not shared."""
+
+BUCKET, BUCKET_OF_A_RANK = 40_000_000, 1_000_000
+"""Weights whose gradients are reduced at once where that is hidden, and the least of them for each rank."""
 
 RECOMPUTED = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "selective+SP": (0.0, 1.0), "full": (1.0, 1.0)}
 """Forwards of a layer that backward computes again: of its products, and of attention."""
@@ -41,9 +44,12 @@ class MegatronCore(Profile):
         "Korthikanti et al. 2022, arXiv:2205.05198 (collectives, what is kept and computed again); "
         "Narayanan et al. 2021, arXiv:2104.04473 (schedules); "
         "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer), "
+        "NVIDIA/NeMo, docs/source/features/optimizations/communication_overlap.rst (what is hidden); "
         "megatron/core/transformer/transformer_block.py, get_num_layers_to_build (layers over stages), "
         "docs/user-guide/features/context_parallel.md; NVIDIA/TransformerEngine, context_parallel.py (the ring)"
     )
+
+    usual_dp_overlap: ClassVar[str] = "gradients and weights hidden where ZeRO is 1, as NVIDIA's recipes have it"
 
     def objection(self, priced: PricedJob) -> str | None:
         shape, layout = priced.job.shape, priced.job.layout
@@ -73,6 +79,8 @@ class MegatronCore(Profile):
         stages = list(self._stages(priced))
         fullest = max(stage.parameters for stage in stages)
         shard = layout.degree(layout.data_axis) if layout.zero else 1
+        hides = layout.zero == 1 if priced.dp_overlap is None else priced.dp_overlap
+        sent = list(self._gradients(priced, fullest, hides))
         return StepWork(
             head_dim=shape.head_dim,
             num_micro_batches=priced.num_micro_batches,
@@ -80,8 +88,11 @@ class MegatronCore(Profile):
             # scattered over tp before it is sent: Narayanan et al., section 4.1
             boundary_bytes=BFLOAT16 * job.local_tokens * shape.hidden_size / layout.tp,
             pipeline_nodes=priced.num_nodes,
-            gradients=[],
-            after=list(self._gradients(priced, fullest)),
+            gradients=sent if hides else [],
+            after=[] if hides else sent,
+            # behind backward, and behind the forward that needs the weights; of what is sent one layer's is not hidden
+            overlap=FORWARD_AND_BACKWARD / (FORWARD_AND_BACKWARD - 1),
+            exposed=1 / max(_layers(priced)),
             optimizer_bytes=12 * fullest + 40 * fullest / shard,
             bubble=1 / priced.chunks,
         )
@@ -169,15 +180,17 @@ class MegatronCore(Profile):
                 behind_attention=layers * forwards * of_block,
             )
 
-    def _gradients(self, priced: PricedJob, held: float) -> Iterator[Messages]:
+    def _gradients(self, priced: PricedJob, held: float, hides: bool) -> Iterator[Messages]:
+        """What a step sends along dp, whole or in buckets: DistributedDataParallel in megatron/core/distributed."""
         layout = priced.job.layout
         axis = layout.data_axis  # ranks of cp have the same weights, too
         if (ranks := layout.degree(axis)) == 1:
             return
         at = reach(layout, axis, priced.ranks_per_node, "megatron")
+        buckets = ceil(held / max(BUCKET, BUCKET_OF_A_RANK * ranks)) if hides else 1
         sent = [("reduce_scatter", FLOAT32), ("all_gather", BFLOAT16)] if layout.zero else [("all_reduce", FLOAT32)]
         for op, size in sent:
-            yield Messages("dp", op, ranks, at.nodes, at.sharing, size * held)
+            yield Messages("dp", op, ranks, at.nodes, at.sharing, size * held / buckets, buckets)
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
