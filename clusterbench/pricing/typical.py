@@ -22,6 +22,20 @@ mamf-finder's best shape reaches 0.80 on an H100 and 0.87 on an A100 (ml-enginee
 the value is 0.85 of the lower.
 """
 
+MEASURED_BEST: Mapping[str, float] = {
+    "mi250x-gcd": 147.0e12,
+    "mi300x": 668.4e12,
+    "mi325x": 784.9e12,
+    "mi355x": 1565.0e12,
+}
+"""Products per second of mamf-finder's best shape, where that is so far from the peak that no share of it would do.
+
+ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS comparison table", with ROCm 6.2 to 7.0.
+"""
+
+OF_MEASURED_BEST = (0.75, 0.85, 0.95)
+"""Of that: what :data:`OF_MATMUL` is of an H100's 0.80."""
+
 OF_ATTENTION: Mapping[int, tuple[float, float, float]] = {64: (0.20, 0.25, 0.45), 128: (0.28, 0.35, 0.58)}
 """Of the same peak, by head_dim: FlashAttention-2 with a causal mask, forward and backward, at 4k to 16k tokens.
 
@@ -157,6 +171,8 @@ def typical_rates(
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
     nics = "NICs as said" if node_network is not None else "no NICs said: 8 x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
+    if (best := MEASURED_BEST.get(card.name)) is not None:
+        by_key["matmul"] = _share(OF_MEASURED_BEST, best, "FLOP/s", "mamf-finder's best shape, ml-engineering")
     for head_dim, share in OF_ATTENTION.items():
         by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
     by_key["memory"] = _share(OF_MEMORY, memory, "B/s", sheet)
