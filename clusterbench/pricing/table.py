@@ -46,6 +46,12 @@ PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
+_WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/]{1,20})")
+_UNITS = {"mem_gb": "gb", "step_s": "s", "params_b": "b", "tflops_per_gpu": "tflop/s"}
+_OF_FEW_DIGITS = ("step_s", "params_b", "mem_gb", "tflops_per_gpu", "mfu")
+"""Columns in which a comma may part thousands or a fraction."""
+
 _YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _NOT_MEASURED = ("oom", "n/a", "-")
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
@@ -125,6 +131,7 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
     """
     rows = rows_of(path)
     line, header = next(rows, (1, []))
+    header = [name.lower() for name in header]
     _check_columns(path, line, header)
     defaults: Counter[str] = Counter()
     read: list[TableRow] = []
@@ -180,6 +187,26 @@ def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
         rows.append(row)
     words = [f"{what}: {number} of {len(rows)} rows" for what, number in said.items() if number]
     return replace(table, rows=rows, defaults=[*table.defaults, *words])
+
+
+def _plain(name: str, text: str) -> str:
+    """A cell's number without its unit and without the commas that part thousands.
+
+    >>> _plain("tokens_per_s_per_gpu", "20,000"), _plain("mem_gb", "60 GB"), _plain("step_s", "1,420")
+    ('20000', '60', '1,420')
+    """
+    if name in _UNITS and (match := _WITH_UNIT.fullmatch(text)) is not None and match[2].lower() == _UNITS[name]:
+        text = match[1]
+    return text.replace(",", "") if name not in _OF_FEW_DIGITS and _GROUPED.fullmatch(text) else text
+
+
+def _hint(name: str, text: str) -> str:
+    """What a person may have meant, where that is more than one number."""
+    if name in _OF_FEW_DIGITS and _GROUPED.fullmatch(text):
+        return f": {text.replace(',', '')} or {text.replace(',', '.', 1).replace(',', '')}"
+    if (match := re.fullmatch(r"([0-9]{1,5})[kK]", text)) is not None:
+        return f": {int(match[1]) * 1000} or {int(match[1]) * 1024}"
+    return f": write {text[1:].strip()} if it is near enough" if text[:1] in "~≈" else ""
 
 
 class _CannotPrice(Exception):
@@ -455,9 +482,10 @@ class _Row:
             if (said := f"{name} is {as_yaml(text)}: not measured") not in self.defaults:
                 self.defaults.append(said)
             return None
-        if _NUMBER.fullmatch(text) is None:
-            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")
-        value = float(text)
+        written = _plain(name, text)
+        if _NUMBER.fullmatch(written) is None:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number{_hint(name, text)}.")
+        value = float(written)
         if value == math.inf:
             raise SuiteError(f"{self.where}: {name} is {text}, which is too large.")
         return value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, said_card
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -129,7 +129,7 @@ def _card(row: TableRow, gpu: str | None) -> str | None:
     """The name of a row's card in the tables; None where its words stand for none, or for several."""
     if row.gpu == CPU:
         return CPU
-    card = named_accelerator(gpu) if gpu is not None else find_card(row.gpu) or meant_card(row.gpu)
+    card = said_card(gpu) if gpu is not None else find_card(row.gpu) or meant_card(row.gpu)
     return None if card is None else card.name
 
 

@@ -241,6 +241,32 @@ def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
     assert defaults == [f"step_s is '{words}': not measured: 1 of 1 rows"]
 
 
+def test_numbers_are_read_as_people_write_them(tmp_path):
+    header = f"{HEADER.replace('model', 'Model').replace('gbs', 'GBS')},tokens_per_s_per_gpu,mem_gb"
+    row = f'{cells(gpus="1,024", dp="512", gbs="2,048", step_s="2.5 s", params_b="8.03B")},"20,000.5",60GB'
+    row = row.replace("1,024", '"1,024"').replace("2,048", '"2,048"')
+    (read,) = read_steps(table(tmp_path, row, header=header), 8).rows
+    assert (read.priced.job.layout.world_size, read.priced.job.global_batch_size, read.memory_gb) == (1024, 2048, 60)
+    assert read.step_s == pytest.approx(2048 * 4096 / 1024 / 20000.5)
+
+
+@pytest.mark.parametrize(
+    ("column", "words", "meant"),
+    [
+        ("seq", "2K", ": 2000 or 2048"),
+        ("step_s", "1,420", ": 1420 or 1.420"),
+        ("gpus", "~16", ": write 16 if it is near enough"),
+        ("step_s", "2.5 GB", ""),
+        ("gbs", "6,4", ""),
+    ],
+)
+def test_of_a_number_that_may_be_another_that_is_said(tmp_path, column, words, meant):
+    row = cells(**{column: f'"{words}"'})
+    with pytest.raises(SuiteError) as error:
+        read_steps(table(tmp_path, row), 8)
+    assert str(error.value) == f"steps.csv:2: {column} is '{words}', and must be a number{meant}."
+
+
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
