@@ -192,6 +192,22 @@ def card_with_memory(name: str) -> Accelerator:
     return card
 
 
+def said_card(words: str, said: str = "--gpu") -> Accelerator:
+    """The same of words that may be those of a publication, as a table of steps has them.
+
+    Raises
+    ------
+    SuiteError
+        If they stand for no card, or for several.
+
+    Examples
+    --------
+    >>> said_card("H100").name, said_card("NVIDIA H200").name
+    ('h100-sxm-80gb', 'h200-sxm-141gb')
+    """
+    return find_card(words) or meant_card(words) or named_accelerator(words, said)
+
+
 def _meant(name: str) -> str:
     """Which cards a part of a name may stand for, or the nearest one.
 

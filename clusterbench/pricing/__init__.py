@@ -14,16 +14,13 @@ from itertools import chain
 
 from clusterbench.expectation import MEASURED
 from clusterbench.pricing.rates import KnownRates, Rates
-from clusterbench.pricing.work import Messages, StageWork, StepWork
+from clusterbench.pricing.work import FORWARD_AND_BACKWARD, Messages, StageWork, StepWork
 
 KNEE = 4.0
 """How sharply the larger of two times that pass at once decides their sum: the norm by which they are added."""
 
 CALLS_OF_AN_OPERATOR = 40.0
 """Calls in Python that take the host as long as an operator does: ``python -m tests.bench host_calls``."""
-
-FORWARD_AND_BACKWARD = 3.0
-"""Forwards that a micro-batch takes: one, and a backward as long as two."""
 
 PARTS = ("compute", "memory", "launch", "latency", "tp", "cp", "ep", "p2p", "bubble", "dp", "optimizer", "overhead")
 """What the seconds of a step are made of.
@@ -187,8 +184,10 @@ def _micro_batch(stage: StageWork, work: StepWork, rates: Rates, chained: float)
         "memory": stage.memory_bytes / rates.memory,
     }
     for sent in stage.messages:
-        behind_s = 0.0 if work.is_in_turn else sent.behind_flops / rates.matmul
-        shown = max(0.0, _seconds(sent, rates) - behind_s)
+        hidden_s = 0.0 if work.is_in_turn else sent.behind_flops / rates.matmul
+        if sent.behind_attention and not work.is_in_turn:
+            hidden_s += sent.behind_attention / rates.attention_at(work.head_dim)
+        shown = max(0.0, _seconds(sent, rates) - hidden_s)
         parts[sent.axis] = parts.get(sent.axis, 0.0) + shown
     busy = sum(parts.values())
     launch = (stage.operators + stage.host_calls / CALLS_OF_AN_OPERATOR) * rates.operator_time

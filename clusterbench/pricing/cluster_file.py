@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterbench.cluster import Accelerator, named_accelerator
+from clusterbench.cluster import Accelerator, named_accelerator, said_card
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.options import as_yaml, option, options_of
@@ -69,7 +69,7 @@ class KnownCluster:
         if self.gpu is None:
             more = f": {self.source} does not say it" if self.source else f", or {OPTION} FILE with 'gpu'"
             raise SuiteError(f"say the card: --gpu NAME{more}.")
-        return named_accelerator(self.gpu)
+        return said_card(self.gpu)
 
     @property
     def words(self) -> str:
@@ -99,7 +99,7 @@ class KnownCluster:
 
     def _agrees(self, name: str, known: Any, value: Any) -> bool:
         if name == "gpu":
-            return named_accelerator(value) == named_accelerator(known)
+            return said_card(value) == named_accelerator(known)
         if name == "num_nodes":
             return self.may_have_more or value <= known
         return bool(value == known)

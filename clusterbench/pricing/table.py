@@ -30,7 +30,7 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep")
 MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
 COLUMNS = (
     *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
-    *("vpp", "zero", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
+    *("sp", "vpp", "zero", "dp_overlap", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
 )
 """All that are known. Others are an error: a figure in an unknown column would be left out unseen."""
 
@@ -46,6 +46,13 @@ PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
+_WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/]{1,20})")
+_UNITS = {"mem_gb": "gb", "step_s": "s", "params_b": "b", "tflops_per_gpu": "tflop/s"}
+_OF_FEW_DIGITS = ("step_s", "params_b", "mem_gb", "tflops_per_gpu", "mfu")
+"""Columns in which a comma may part thousands or a fraction."""
+
+_YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _NOT_MEASURED = ("oom", "n/a", "-")
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
@@ -71,6 +78,8 @@ class TableRow:
         Measured, where they were.
     elsewhere
         Of a case that needs more nodes than its run had: the step that it would be.
+    says_zero
+        Whether it names a stage of ZeRO.
     """
 
     line: int
@@ -81,6 +90,7 @@ class TableRow:
     step_s: float | None = None
     memory_gb: float | None = None
     elsewhere: PricedJob | None = None
+    says_zero: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,7 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
     """
     rows = rows_of(path)
     line, header = next(rows, (1, []))
+    header = [name.lower() for name in header]
     _check_columns(path, line, header)
     defaults: Counter[str] = Counter()
     read: list[TableRow] = []
@@ -156,6 +167,48 @@ def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
         raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join((*MODEL, *STEP))}.")
 
 
+def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
+    """The table with what a profile takes of rows that do not say it; see :class:`~.profiles.Profile`.
+
+    A row that says whether gradients are hidden has a reason where that is no choice.
+    """
+    rows, said = [], Counter[str]()
+    for row in table.rows:
+        of = row.priced
+        if of is not None and of.job.layout.degree(of.job.layout.data_axis) > 1:
+            if zero and not row.says_zero:
+                of = replace(of, job=replace(of.job, layout=replace(of.job.layout, zero=zero)))
+                row = replace(row, priced=of)
+                said[f"zero is not said: {zero} taken, as the profile has it"] += 1
+            if dp_overlap and of.dp_overlap is None:
+                said[f"dp_overlap is not said: {dp_overlap}"] += of.job.layout.zero == 1
+            elif not dp_overlap and of.dp_overlap is not None:
+                row = replace(row, priced=None, reason="dp_overlap is said, and is no choice in this profile")
+        rows.append(row)
+    words = [f"{what}: {number} of {len(rows)} rows" for what, number in said.items() if number]
+    return replace(table, rows=rows, defaults=[*table.defaults, *words])
+
+
+def _plain(name: str, text: str) -> str:
+    """A cell's number without its unit and without the commas that part thousands.
+
+    >>> _plain("tokens_per_s_per_gpu", "20,000"), _plain("mem_gb", "60 GB"), _plain("step_s", "1,420")
+    ('20000', '60', '1,420')
+    """
+    if name in _UNITS and (match := _WITH_UNIT.fullmatch(text)) is not None and match[2].lower() == _UNITS[name]:
+        text = match[1]
+    return text.replace(",", "") if name not in _OF_FEW_DIGITS and _GROUPED.fullmatch(text) else text
+
+
+def _hint(name: str, text: str) -> str:
+    """What a person may have meant, where that is more than one number."""
+    if name in _OF_FEW_DIGITS and _GROUPED.fullmatch(text):
+        return f": {text.replace(',', '')} or {text.replace(',', '.', 1).replace(',', '')}"
+    if (match := re.fullmatch(r"([0-9]{1,5})[kK]", text)) is not None:
+        return f": {int(match[1]) * 1000} or {int(match[1]) * 1024}"
+    return f": write {text[1:].strip()} if it is near enough" if text[:1] in "~≈" else ""
+
+
 class _CannotPrice(Exception):
     """A row that can be read, of which it cannot be told what ran."""
 
@@ -172,18 +225,27 @@ class _Row:
         self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
         self.defaults: list[str] = []
+        self.is_gated = True
 
     def as_step(self) -> TableRow:
         gpus = self._whole("gpus")
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
-        row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
+        says_zero = bool(self.cells.get("zero"))
+        row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""), says_zero=says_zero)
         try:
             self._expect_priced_precision()
             layout = self._layout(gpus)
             job = self._job(layout)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
-        priced = PricedJob(job, per_node, self._default("vpp", 1), self.recompute or "none")
+        priced = PricedJob(
+            job,
+            per_node,
+            self._default("vpp", 1),
+            self.recompute or "none",
+            is_gated=self.is_gated,
+            dp_overlap=self._flag("dp_overlap"),
+        )
         measured = self._measured_step(job), self._number("mem_gb") or None
         return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
 
@@ -210,12 +272,31 @@ class _Row:
             self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
         zero = self._stage("zero")
         try:
-            layout = ParallelLayout(**degrees, dp=dp, zero=zero if dp * degrees["cp"] > 1 else 0, sp=degrees["tp"] > 1)
+            shards = zero if dp * degrees["cp"] > 1 else 0
+            layout = ParallelLayout(**degrees, dp=dp, zero=shards, sp=self._is_sequence_parallel(degrees["tp"]))
         except LayoutError as error:
             raise _CannotPrice(str(error)) from None
         if gpus is not None and gpus != layout.world_size:
             raise _CannotPrice(f"{layout} needs {layout.world_size} GPUs, and the row has {gpus}")
         return layout
+
+    def _is_sequence_parallel(self, tp: int) -> bool:
+        """Whether ranks of tp share the sequence between its products, which ``selective+SP`` says, too."""
+        said = self._flag("sp")
+        if tp == 1:
+            return False  # nothing to share
+        if said is not None:
+            return said
+        if not self.recompute.lower().endswith("+sp"):
+            self.defaults.append("sp is not said: tp taken with sequence parallelism, as is usual")
+        return True
+
+    def _flag(self, name: str) -> bool | None:
+        """Of a cell; None where it is empty."""
+        text = self.cells.get(name, "").lower()
+        if text and text not in _YES_OR_NO:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be one of {', '.join(_YES_OR_NO)}.")
+        return _YES_OR_NO[text] if text else None
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:
         shape, mbs, gbs = self._shape(), self._whole("mbs"), self._whole("gbs")
@@ -336,11 +417,13 @@ class _Row:
             off = {kind: abs(number / (1e9 * parameters) - 1) for kind, number in kinds.items()}
             matrices, tables, _ = min(off, key=lambda kind: off[kind])
             if min(off.values()) <= _SIZE_OF_PARAMETERS:
+                self.is_gated = matrices == 3
                 if matrices == 2:
                     self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
                 return (2 * ffn // 3 if matrices == 2 else ffn), tables == 1
             why = "fits no such model to 2 %"
         if ffn == 4 * hidden and has_own_keys:
+            self.is_gated = False
             self.defaults.append(
                 f"params_b {why}, ffn is 4 x hidden: a feed-forward of two matrices, priced as a gated one of 2/3, "
                 "tables not tied"
@@ -399,9 +482,10 @@ class _Row:
             if (said := f"{name} is {as_yaml(text)}: not measured") not in self.defaults:
                 self.defaults.append(said)
             return None
-        if _NUMBER.fullmatch(text) is None:
-            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number.")
-        value = float(text)
+        written = _plain(name, text)
+        if _NUMBER.fullmatch(written) is None:
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number{_hint(name, text)}.")
+        value = float(written)
         if value == math.inf:
             raise SuiteError(f"{self.where}: {name} is {text}, which is too large.")
         return value

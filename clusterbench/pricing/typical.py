@@ -22,6 +22,20 @@ mamf-finder's best shape reaches 0.80 on an H100 and 0.87 on an A100 (ml-enginee
 the value is 0.85 of the lower.
 """
 
+MEASURED_BEST: Mapping[str, float] = {
+    "mi250x-gcd": 147.0e12,
+    "mi300x": 668.4e12,
+    "mi325x": 784.9e12,
+    "mi355x": 1565.0e12,
+}
+"""Products per second of mamf-finder's best shape, where that is so far from the peak that no share of it would do.
+
+ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS comparison table", with ROCm 6.2 to 7.0.
+"""
+
+OF_MEASURED_BEST = (0.75, 0.85, 0.95)
+"""Of that: what :data:`OF_MATMUL` is of an H100's 0.80."""
+
 OF_ATTENTION: Mapping[int, tuple[float, float, float]] = {64: (0.20, 0.25, 0.45), 128: (0.28, 0.35, 0.58)}
 """Of the same peak, by head_dim: FlashAttention-2 with a causal mask, forward and backward, at 4k to 16k tokens.
 
@@ -42,6 +56,11 @@ OF_LINK: Mapping[str, tuple[float, float, float]] = {
 A100, H100, H200 and B200 with NCCL 2.27 and 2.29: ai-dynamo/aiconfigurator, systems/data, nccl_perf. An all-reduce with
 in-switch reduction exceeds the others.
 """
+
+OF_LINK_WITHOUT_SWITCH = (0.60, 0.72, 0.78)
+"""The same of an all-reduce where no switch reduces: 215 GB/s of 8 A100. NVLink's switches do from Hopper on."""
+
+_REDUCING_SWITCHES = ("h100", "h200", "gh200", "h800", "h20", "b200", "b300", "gb200", "gb300")
 
 OF_NETWORK = (0.50, 0.80, 0.95)
 """Of a node's NICs: bus bandwidth over nodes, on a network of one's own. On a shared one it falls with the nodes."""
@@ -152,10 +171,14 @@ def typical_rates(
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
     nics = "NICs as said" if node_network is not None else "no NICs said: 8 x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
+    if (best := MEASURED_BEST.get(card.name)) is not None:
+        by_key["matmul"] = _share(OF_MEASURED_BEST, best, "FLOP/s", "mamf-finder's best shape, ml-engineering")
     for head_dim, share in OF_ATTENTION.items():
         by_key[f"attention[head_dim={head_dim}]"] = _share(share, peak, "FLOP/s", sheet)
     by_key["memory"] = _share(OF_MEMORY, memory, "B/s", sheet)
-    for op, share in OF_LINK.items():
+    reduces = card.name.split("-")[0] in _REDUCING_SWITCHES
+    for op, of_link in OF_LINK.items():
+        share = OF_LINK_WITHOUT_SWITCH if op == "all_reduce" and not reduces else of_link
         by_key[f"busbw[nodes=1,op={op}]"] = _share(share, link, "B/s", sheet)
         by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, named_accelerator
+from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, said_card
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -32,7 +32,7 @@ from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.table import StepTable, TableRow
+from clusterbench.pricing.table import StepTable, TableRow, as_usual
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
@@ -86,6 +86,7 @@ def price_table(
         For every mistake of table, file or option.
     """
     profile = named_profile(profile_name)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
@@ -128,7 +129,7 @@ def _card(row: TableRow, gpu: str | None) -> str | None:
     """The name of a row's card in the tables; None where its words stand for none, or for several."""
     if row.gpu == CPU:
         return CPU
-    card = named_accelerator(gpu) if gpu is not None else find_card(row.gpu) or meant_card(row.gpu)
+    card = said_card(gpu) if gpu is not None else find_card(row.gpu) or meant_card(row.gpu)
     return None if card is None else card.name
 
 
@@ -296,6 +297,7 @@ def calibrate_table(
         For every mistake, and where no row can be taken or rows are of several cards.
     """
     profile = named_profile(profile_name)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if not rows:
         raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+FORWARD_AND_BACKWARD = 3.0
+"""Forwards that a micro-batch takes: one, and a backward as long as two."""
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -20,8 +23,8 @@ class Messages:
         Nodes that a group reaches over, and how many groups use the network of one node at the same time.
     size_bytes
         Of each: the larger of input and output.
-    behind_flops
-        Of products that the rank computes meanwhile, all of them together.
+    behind_flops, behind_attention
+        Of products, and of attention, that the rank computes meanwhile, all of them together.
     is_waited_for
         Whether nothing goes on before each of them is through, so that they form a chain.
     """
@@ -35,6 +38,7 @@ class Messages:
     count: float = 1
     behind_flops: float = 0.0
     is_waited_for: bool = True
+    behind_attention: float = 0.0
 
     @property
     def partners(self) -> int:
@@ -96,7 +100,8 @@ class StepWork:
     gradients
         What is sent while the last backward of a step is under way.
     overlap, exposed
-        The share of that backward behind which they may pass, and the share of them that is never hidden.
+        The share of that backward behind which they may pass, more than 1 where the next forward hides some, too, and
+        the share of them that is never hidden.
     after
         What is sent when it is over.
     optimizer_bytes

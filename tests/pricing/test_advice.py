@@ -99,7 +99,7 @@ def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_ou
     text = file.read_text().replace("\n#  ", "")
     assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
     assert "# left out: " in text
-    assert "our step needs 1" in text
+    assert "our step needs " in text
     assert "and the card has 80 GB." in text
     assert 1 <= text.count("benchmark: train_step") < 5
     assert "left out: " in done.stdout

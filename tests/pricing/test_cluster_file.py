@@ -261,3 +261,15 @@ def test_what_is_known_of_a_cluster_is_its_files(here):
     with pytest.raises(SuiteError, match="3 nodes and no more"):
         known.but(num_nodes=4)
     assert KnownCluster().but(num_nodes=4).num_nodes == 4
+
+
+@pytest.mark.parametrize(("words", "name"), [("H100", "h100-sxm-80gb"), ("A100-80GB", "a100-sxm4-80gb")])
+def test_the_words_of_a_publication_name_a_card_where_they_stand_for_one(words, name):
+    assert KnownCluster().but(gpu=words).card.name == name
+    known = KnownCluster(gpu=name, places={"gpu": "cluster.yaml:1"})
+    assert known.but(gpu=words).card.name == name
+
+
+def test_words_that_stand_for_several_cards_are_refused():
+    with pytest.raises(SuiteError, match=r"--gpu 'A100' is not in the tables\. Did you mean a100-sxm4-80gb, a100"):
+        assert KnownCluster(gpu="A100").card

@@ -124,6 +124,8 @@ def test_what_passes_behind_products_is_not_paid():
     assert hidden == pytest.approx(0.0, abs=1e-6)
     shown = parts_of(step(stage(messages=(gather(behind_flops=50.0),))), known().rates)["tp"]
     assert shown == pytest.approx(4 * 0.5)
+    of_ring = gather(behind_attention=known().rates.attention_at(64) / 4)  # a quarter of the second that it takes
+    assert parts_of(step(stage(messages=(of_ring,))), known().rates)["tp"] == pytest.approx(4 * 0.75)
 
 
 def test_what_shards_send_in_micro_batches_is_paid_beside_what_is_sent_after_them():

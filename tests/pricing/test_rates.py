@@ -184,3 +184,18 @@ def test_a_file_of_the_network_leaves_the_links_within_a_node(typical, tmp_path)
     found = read_rates(file, typical).rates
     assert found.busbw_of("all_gather", 1, 1) == 200e9
     assert found.busbw_of("all_gather", 2, 1) == typical.rates.busbw_of("all_gather", 2, 1)
+
+
+@pytest.mark.parametrize(("card", "share"), [("a100-sxm4-80gb", 0.72), ("h100-sxm-80gb", 0.85), ("mi300x", 0.72)])
+def test_an_all_reduce_is_faster_where_the_switch_reduces(card, share):
+    link = accelerators()[card].link_bytes_per_s
+    assert typical_rates(accelerators()[card], 400e9).rates.busbw_of("all_reduce", 1, 1) == pytest.approx(share * link)
+
+
+@pytest.mark.parametrize(("card", "best"), [("mi300x", 668.4e12), ("mi355x", 1565.0e12)])
+def test_products_on_amd_are_no_faster_than_what_was_measured(card, best):
+    """The 0.68 of the peak that an H100's products have is 889 TFLOP/s on an MI300X, whose best shape reaches 668."""
+    known = typical_rates(accelerators()[card], 400e9)
+    rate = known.by_key["matmul"]
+    assert (rate.low, rate.value, rate.high) == pytest.approx((0.75 * best, 0.85 * best, 0.95 * best))
+    assert "mamf-finder's best shape" in rate.source

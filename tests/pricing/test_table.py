@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.table import read_steps
+from clusterbench.pricing.table import as_usual, read_steps
 
-HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s"
-ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5"
+HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s,sp"
+ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5,1"
 """The 8B of Llama 3: 8.03 billion parameters are those of two tables."""
 
 
@@ -40,6 +40,40 @@ def test_a_row_is_a_step(tmp_path):
     assert defaults == []
 
 
+SP_TAKEN = "sp is not said: tp taken with sequence parallelism, as is usual: 1 of 1 rows"
+
+
+@pytest.mark.parametrize(
+    ("words", "recompute", "has_sp", "said"),
+    [
+        ("1", "", True, []),
+        ("true", "", True, []),
+        ("0", "full", False, []),
+        ("False", "", False, []),
+        ("", "selective+SP", True, []),
+        ("", "full", True, [SP_TAKEN]),
+    ],
+)
+def test_sequence_parallelism_has_a_column(tmp_path, words, recompute, has_sp, said):
+    row = f"{cells(sp=words)},{recompute or 'none'}"
+    read = read_steps(table(tmp_path, row, header=f"{HEADER},recompute"), 8)
+    assert read.rows[0].priced.job.layout.sp is has_sp
+    assert read.defaults == said
+
+
+def test_one_rank_of_tp_shares_no_sequence(tmp_path):
+    row, defaults = only(tmp_path, tp="1", gpus="8", sp="1")
+    assert str(row.priced.job.layout) == "dp8+zero1"
+    assert defaults == []
+
+
+def test_sequence_parallelism_that_no_column_says_is_taken_aloud(tmp_path):
+    header, row = (line.rsplit(",", 1)[0] for line in (HEADER, ROW))
+    read = read_steps(table(tmp_path, row, header=header), 8)
+    assert read.rows[0].priced.job.layout.sp
+    assert read.defaults == [SP_TAKEN]
+
+
 def test_tokens_per_second_have_more_digits_than_a_step_time(tmp_path):
     header = f"{HEADER},tokens_per_s_per_gpu"
     (row,) = read_steps(table(tmp_path, f"{cells()},6553.6", header=header), 8).rows
@@ -67,6 +101,7 @@ def test_a_node_has_as_many_gpus_as_the_usual_server_of_the_rows_card(tmp_path):
 def test_the_number_of_parameters_tells_what_no_column_says(tmp_path, params_b, ffn, tied, said):
     row, defaults = only(tmp_path, params_b=params_b)
     assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (ffn, tied)
+    assert row.priced.is_gated == (ffn == 14336)
     assert (said is None and defaults == []) or said in defaults[0]
 
 
@@ -86,6 +121,7 @@ GPT = {"hidden": "2048", "ffn": "8192", "heads": "16", "kv_heads": "16", "layers
 def test_a_gpt_has_two_matrices_and_may_have_learned_positions(tmp_path, params_b, seq, tied, said):
     row, defaults = only(tmp_path, **GPT, params_b=params_b, seq=seq)
     assert (row.priced.job.shape.ffn_hidden_size, row.priced.job.shape.tied_embeddings) == (5461, tied)
+    assert not row.priced.is_gated
     assert defaults[0].startswith(said)
 
 
@@ -133,6 +169,24 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
     assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
     unknown, _ = only(tmp_path, **named, model="x")
     assert unknown.reason == "layers, hidden and heads are empty, and 'x' is no shape on record"
+
+
+def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
+    rows = [cells(zero=stage, tp=tp, dp=dp, gpus="16") for stage, tp, dp in (("", "2", "8"), ("0", "2", "8"))]
+    alone = cells(zero="", tp="1", dp="1", gpus="1")
+    read = as_usual(read_steps(table(tmp_path, *rows, alone), 8), 3, "")
+    assert [row.priced.job.layout.zero for row in read.rows] == [3, 0, 0]
+    assert read.defaults == ["zero is not said: 3 taken, as the profile has it: 1 of 3 rows"]
+    assert as_usual(read, 0, "") == read
+
+
+def test_whether_gradients_are_hidden_has_a_column_where_that_is_a_choice(tmp_path):
+    rows = [f"{cells()},{words}" for words in ("1", "no", "")]
+    read = read_steps(table(tmp_path, *rows, header=f"{HEADER},dp_overlap"), 8)
+    assert [row.priced.dp_overlap for row in read.rows] == [True, False, None]
+    assert as_usual(read, 0, "hidden").defaults == ["dp_overlap is not said: hidden: 1 of 3 rows"]
+    no_choice = as_usual(read, 0, "").rows
+    assert [row.reason for row in no_choice] == [*2 * ["dp_overlap is said, and is no choice in this profile"], ""]
 
 
 def test_words_behind_the_zero_stage_are_let_be(tmp_path):
@@ -187,6 +241,32 @@ def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
     assert defaults == [f"step_s is '{words}': not measured: 1 of 1 rows"]
 
 
+def test_numbers_are_read_as_people_write_them(tmp_path):
+    header = f"{HEADER.replace('model', 'Model').replace('gbs', 'GBS')},tokens_per_s_per_gpu,mem_gb"
+    row = f'{cells(gpus="1,024", dp="512", gbs="2,048", step_s="2.5 s", params_b="8.03B")},"20,000.5",60GB'
+    row = row.replace("1,024", '"1,024"').replace("2,048", '"2,048"')
+    (read,) = read_steps(table(tmp_path, row, header=header), 8).rows
+    assert (read.priced.job.layout.world_size, read.priced.job.global_batch_size, read.memory_gb) == (1024, 2048, 60)
+    assert read.step_s == pytest.approx(2048 * 4096 / 1024 / 20000.5)
+
+
+@pytest.mark.parametrize(
+    ("column", "words", "meant"),
+    [
+        ("seq", "2K", ": 2000 or 2048"),
+        ("step_s", "1,420", ": 1420 or 1.420"),
+        ("gpus", "~16", ": write 16 if it is near enough"),
+        ("step_s", "2.5 GB", ""),
+        ("gbs", "6,4", ""),
+    ],
+)
+def test_of_a_number_that_may_be_another_that_is_said(tmp_path, column, words, meant):
+    row = cells(**{column: f'"{words}"'})
+    with pytest.raises(SuiteError) as error:
+        read_steps(table(tmp_path, row), 8)
+    assert str(error.value) == f"steps.csv:2: {column} is '{words}', and must be a number{meant}."
+
+
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
@@ -217,7 +297,8 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
-        (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 17."),
+        ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
+        (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
         ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
         ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),

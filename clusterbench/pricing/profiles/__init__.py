@@ -34,6 +34,10 @@ class PricedJob:
         Of a case of ``train_step``, all that its point says.
     rank_order
         Which ranks are neighbours.
+    is_gated
+        Whether the feed-forward has three matrices; one of two stands as a gated one of two thirds of its width.
+    dp_overlap
+        Whether gradients are reduced behind backward and weights gathered behind forward; None where nobody says.
     """
 
     job: TrainingJob
@@ -42,6 +46,8 @@ class PricedJob:
     recompute: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     rank_order: str = "megatron"
+    is_gated: bool = True
+    dp_overlap: bool | None = None
 
     @property
     def num_micro_batches(self) -> int:
@@ -85,9 +91,15 @@ class Profile(ABC):
     ----------
     source
         Repository, commit and files in which it was read.
+    usual_zero
+        The stage of ZeRO that it has where nobody says.
+    usual_dp_overlap
+        What it takes of a step that does not say whether it hides gradients, in words; empty where it is no choice.
     """
 
     source: ClassVar[str]
+    usual_zero: ClassVar[int] = 0
+    usual_dp_overlap: ClassVar[str] = ""
 
     def objection(self, priced: PricedJob) -> str | None:
         """Why the framework cannot run this step, or why that cannot be priced; None where both can be."""

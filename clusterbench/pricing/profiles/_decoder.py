@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterbench.pricing.profiles import PricedJob, objection_to_options
 from clusterbench.shape import ModelShape
 
@@ -29,13 +31,29 @@ def attention_forward_flops(priced: PricedJob) -> float:
     return 2.0 * job.tokens_per_micro_batch * job.seq_len * job.shape.num_heads * job.shape.head_dim
 
 
-def objection_to_decoder(priced: PricedJob) -> str | None:
-    """Why no dense decoder on dp, tp and pp can be cut so; None where it can."""
+def kept_of_a_layer(priced: PricedJob, is_repeated: bool) -> float:
+    """Bytes that a layer keeps for backward of a micro-batch, of one rank; where it is computed again its input.
+
+    What lies between the products of tp, 10 h for each token, is shared by its ranks with sequence parallelism alone;
+    the rest is always: equations 2 and 4 of Korthikanti et al. 2022, arXiv:2205.05198, with a fused attention. There
+    a feed-forward of two matrices keeps what it gives its GeLU and gets from it; a gated one has twice that, of two
+    thirds of the width.
+    """
+    job, hidden = priced.job, priced.job.shape.hidden_size
+    if is_repeated:
+        return BFLOAT16 * job.residual_tokens * hidden
+    sliced = (8 * hidden + (8 if priced.is_gated else 6) * job.shape.ffn_hidden_size) / job.layout.tp
+    return 10 * job.residual_tokens * hidden + job.local_tokens * sliced
+
+
+def objection_to_decoder(priced: PricedJob, axes: Sequence[str] = ("dp", "tp", "pp")) -> str | None:
+    """Why no dense decoder on these axes can be cut so; None where it can."""
     job, shape, layout = priced.job, priced.job.shape, priced.job.layout
     if (why := job.objection() or objection_to_options(priced)) is not None:
         return why
-    if layout.cp > 1 or layout.ep > 1 or shape.has_experts:
-        return f"this profile knows dense models on dp, tp and pp, and not {layout} of {shape.name}"
+    if (layout.cp > 1 and "cp" not in axes) or layout.ep > 1 or shape.has_experts:
+        known = f"{', '.join(axes[:-1])} and {axes[-1]}"
+        return f"this profile knows dense models on {known}, and not {layout} of {shape.name}"
     for name, size in (("heads", shape.num_heads), ("kv_heads", shape.num_kv_heads)):
         if size % layout.tp:
             return f"{name} {size} is no multiple of tp {layout.tp}"

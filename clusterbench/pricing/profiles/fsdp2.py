@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from clusterbench.pricing.profiles import PricedJob, Profile, reach
 from clusterbench.pricing.profiles._decoder import (
@@ -12,6 +12,7 @@ from clusterbench.pricing.profiles._decoder import (
     CAUSAL_FORWARD_AND_BACKWARD,
     FLOAT32,
     attention_forward_flops,
+    kept_of_a_layer,
     objection_to_decoder,
     parameters,
     weights_of_a_layer,
@@ -21,8 +22,35 @@ from clusterbench.pricing.work import Messages, StageWork, StepWork
 OPERATORS_OF_A_LAYER = 60
 """That the host launches in forward and backward of a compiled layer, with what fully_shard copies."""
 
-RECOMPUTED = {"none": (0.0, 0.0), "selective": (0.0, 0.0), "full": (1.0, 1.0)}
-"""Forwards of a layer that backward computes again: of its products, and of attention, which selective keeps."""
+LOGITS_KEPT = 2 * BFLOAT16
+"""Bytes of a logit and its gradient: a compiled loss widens none in memory (torchtitan/components/loss.py), nor does
+the fused one of MosaicML's LLM Foundry (llmfoundry/models/mpt/modeling_mpt.py)."""
+
+RECOMPUTED = ("none", "selective", "full")
+
+
+class Again(NamedTuple):
+    """Forwards of a layer that backward computes again: of its products, attention, other operators and messages."""
+
+    products: float
+    attention: float
+    elementwise: float
+    messages: float
+
+
+def computed_again(priced: PricedJob) -> Again:
+    """Of selective recomputation every second product, and all operators that are bound by memory.
+
+    ``_apply_op_sac`` keeps what attention and each other product gives, in the order of a layer: it computes again
+    those of keys, of attention's output and of the up projection. What tp scatters is kept, what it gathers is not.
+
+    Source: pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, as of 2025.
+    """
+    shape = priced.job.shape
+    if priced.recompute == "selective":
+        wide = shape.head_dim * (shape.num_heads + shape.num_kv_heads) + shape.ffn_hidden_size
+        return Again(shape.hidden_size * wide / weights_of_a_layer(shape), 0.0, 1.0, 0.5 if priced.job.layout.sp else 1)
+    return Again(1.0, 1.0, 1.0, 1.0) if priced.recompute == "full" else Again(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -31,8 +59,10 @@ class Fsdp2(Profile):
 
     source: ClassVar[str] = (
         "pytorch/pytorch, torch/distributed/fsdp/_fully_shard (what is gathered, prefetched and reduced); "
-        "pytorch/torchtitan, torchtitan/models/llama3 (order of tp, compile and fully_shard)"
+        "pytorch/torchtitan, torchtitan/models/llama3 (order of tp, compile and fully_shard), "
+        "torchtitan/distributed/activation_checkpoint.py (what selective keeps)"
     )
+    usual_zero: ClassVar[int] = 3
 
     def objection(self, priced: PricedJob) -> str | None:
         if (why := objection_to_decoder(priced)) is not None:
@@ -49,18 +79,23 @@ class Fsdp2(Profile):
     def work(self, priced: PricedJob) -> StepWork:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, layers = job.tokens_per_micro_batch, layout.tp, shape.num_layers
-        products, attention = RECOMPUTED[priced.recompute]
+        again = computed_again(priced)
         wide, table = weights_of_a_layer(shape), shape.embedding_parameters
         held = parameters(shape, layers, True, True) / tp
         # compiled: norms and residuals 44 h, rotations 16 h, SwiGLU 16 f
-        elementwise = tokens * (60 * shape.hidden_size + 16 * shape.ffn_hidden_size) / tp * (3 + products) / 3
-        matmul = 2 * tokens * (layers * wide * (3 + products) + 3 * table) / tp
+        elementwise: float = job.residual_tokens * 44 * shape.hidden_size
+        elementwise += tokens * 16 * (shape.hidden_size + shape.ffn_hidden_size) / tp
+        elementwise *= (3 + again.elementwise) / 3
+        matmul = 2 * tokens * (layers * wide * (3 + again.products) + 3 * table) / tp
         stage = StageWork(
             matmul_flops=matmul,
-            attention_flops=layers * (CAUSAL_FORWARD_AND_BACKWARD + attention) * attention_forward_flops(priced) / tp,
+            attention_flops=layers
+            * (CAUSAL_FORWARD_AND_BACKWARD + again.attention)
+            * attention_forward_flops(priced)
+            / tp,
             memory_bytes=layers * elementwise + 8 * FLOAT32 * tokens * shape.vocab_size / tp + 4 * BFLOAT16 * held,
-            operators=layers * OPERATORS_OF_A_LAYER * (3 + products) / 3,
-            messages=[*self._over_tp(priced, products), *self._of_weights(priced, held, matmul)],
+            operators=layers * OPERATORS_OF_A_LAYER * (3 + again.elementwise) / 3,
+            messages=[*self._over_tp(priced, again.messages), *self._of_weights(priced, held, matmul)],
             parameters=held,
         )
         return StepWork(
@@ -79,8 +114,9 @@ class Fsdp2(Profile):
         if layout.tp > 1:
             at = reach(layout, "tp", priced.ranks_per_node, "torchtitan")
             size_bytes = BFLOAT16 * priced.job.tokens_per_micro_batch * priced.job.shape.hidden_size
-            count = round(layers * (8 + 4 * repeated))
-            yield Messages("tp", "all_gather", layout.tp, at.nodes, at.sharing, size_bytes, count)
+            # a gather and a scatter with sequence parallelism are one all-reduce without
+            op, of_layer = ("all_gather", 8 + 4 * repeated) if layout.sp else ("all_reduce", 4 + 2 * repeated)
+            yield Messages("tp", op, layout.tp, at.nodes, at.sharing, size_bytes, round(layers * of_layer))
 
     def _of_weights(self, priced: PricedJob, held: float, matmul: float) -> Iterator[Messages]:
         """Each layer's weights gathered behind the layer before, its gradients scattered behind the next one."""
@@ -102,9 +138,13 @@ class Fsdp2(Profile):
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp
         weights = parameters(shape, shape.num_layers, True, True) / tp
-        kept = tokens * (18 * shape.hidden_size + 8 * shape.ffn_hidden_size) / tp
+        kept = of_layer = kept_of_a_layer(priced, False)
         if priced.recompute == "full":
-            kept = 2 * tokens * shape.hidden_size / tp
+            kept = kept_of_a_layer(priced, True)
+        elif priced.recompute == "selective":
+            # the layer's input and output; of queries, values and attention; of the gate
+            sliced = 2 * shape.hidden_size + shape.head_dim * shape.num_kv_heads + shape.ffn_hidden_size
+            kept = BFLOAT16 * (2 * job.residual_tokens * shape.hidden_size + tokens * sliced / tp)
         # the layers around a gather: two of them, or with ZeRO-2 all
         gathered = weights if layout.zero == 2 else 2 * weights / shape.num_layers
         return [
@@ -112,6 +152,9 @@ class Fsdp2(Profile):
                 "parameters": FLOAT32 * weights / shard + BFLOAT16 * gathered * (shard > 1),
                 "gradients": FLOAT32 * weights / shard,
                 "optimizer_state": 2 * FLOAT32 * weights / shard,
-                "activations": shape.num_layers * kept + 10 * tokens * shape.vocab_size / tp,
+                # beside what is kept all of the layer that is computed again
+                "activations": shape.num_layers * kept
+                + of_layer * (priced.recompute != "none")
+                + LOGITS_KEPT * tokens * shape.vocab_size / tp,
             }
         ]

@@ -56,6 +56,8 @@ class Nanotron(Profile):
             return why
         if layout.zero > 1 or priced.chunks > 1 or priced.recompute != "none":
             return "this profile knows ZeRO 0 and 1, 1F1B without interleaving, and no recomputation of layers"
+        if layout.tp > 1 and not layout.sp:
+            return "this profile knows tp_mode REDUCE_SCATTER, tp with sequence parallelism, and not ALL_REDUCE"
         if micro_batches < layout.pp - 1:
             return f"{micro_batches} micro-batches on {layout.pp} stages: 1F1B asserts at least {layout.pp - 1}"
         return None
