@@ -142,13 +142,13 @@ def test_the_verdict_claims_neither_proof_nor_machine(run: RunFolder) -> None:
 def test_a_card_is_held_against_what_is_needed(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def large(tasks: Iterable[DryTask]) -> Iterator[tuple[DryTask, DryRank]]:
         for task in tasks:
-            yield task, known(task.rank, {1: 150_000_000_000, 2: 130_000_000_000}[task.job.layout.world_size])
+            yield task, known(task.rank, {1: 155_000_000_000, 2: 130_000_000_000}[task.job.layout.world_size])
 
     monkeypatch.setattr(dry, "dry_answers", large)
     assert dry.run_dry(suite, MachineOptions(gpus_per_node=1, gpu="NVIDIA H200"), tmp_path / "run") == 0
     run = RunFolder.open(tmp_path / "run")
     shares = {row.case: row for row in derive_rows(run) if row.metric == "memory_share"}
-    assert shares["dry_step/1n1/tp1-seed=0"].value == pytest.approx(150 / 141)
+    assert shares["dry_step/1n1/tp1-seed=0"].value == pytest.approx(155 / 141)
     assert shares["dry_step/1n1/tp1-seed=0"].basis == "of the 141 GB of NVIDIA H200"
     page = (run.path / "index.html").read_text()
     assert "0 of 6 cases fit the 141 GB of NVIDIA H200, 4 close, to be measured, 2 too large" in page
