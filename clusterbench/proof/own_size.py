@@ -45,7 +45,7 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     updates = rig.asked_calls if step_s * rig.asked_calls <= MOST_SECONDS and not approximates else 1
     began_s = time.monotonic()
     try:
-        seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates))
+        seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates, began_s + MOST_SECONDS))
     except torch.OutOfMemoryError:  # of what else is on the device nothing is known
         return {}
     if approximates:  # its gradients are others
@@ -53,10 +53,12 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     return {**seen, "seconds": time.monotonic() - began_s}
 
 
-def _of_steps(step: TrainingStep, updates: int) -> Iterator[tuple[str, float]]:
+def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple[str, float]]:
     for update in range(updates):
         for weight in step.weights:
             weight.let_go(keeps=False)  # whatever the step does with gradients of the one before
+        if update and time.monotonic() > ends_s:  # a busy host takes longer than a rank's own work
+            return
         loss, norm = step(), step.last_norm
         if update == 0:
             yield from _named("first_", loss, norm)

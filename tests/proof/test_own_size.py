@@ -62,3 +62,18 @@ def test_of_gradients_that_only_approximate_the_first_loss_is_shown() -> None:
 def test_what_takes_too_long_is_left_out() -> None:
     (_, alone), _ = run_ranks(2, _both, "dp2", {}, {}, 0.0)
     assert alone == {}
+
+
+@pytest.mark.gloo
+def test_on_a_busy_host_the_first_step_alone_is_shown() -> None:
+    (alone,) = run_ranks(1, _late)
+    assert set(alone) == {"first_loss", "first_norm"}
+
+
+def _late() -> dict[str, float]:
+    import torch
+
+    from clusterbench.proof.own_size import _of_steps
+    from clusterbench.training.step import TrainingStep
+
+    return dict(_of_steps(TrainingStep(make_job("tp1"), (), None, torch.device("cpu")), 3, 0.0))
