@@ -29,6 +29,7 @@ from clusterbench.job.flops import (
     BACKWARD,
     BATCHED_PRODUCTS,
     CAUSAL_ATTENTION,
+    FLOAT8_GRADIENTS,
     FLOAT8_PRODUCTS,
     FORWARD,
     GROUPED_PRODUCTS,
@@ -188,7 +189,7 @@ def _kind(name: str, func: Any, args: Any, kwargs: Any) -> str:
     if "grouped_mm" in name:
         return GROUPED_PRODUCTS
     if "scaled_mm" in name:
-        return FLOAT8_PRODUCTS
+        return FLOAT8_GRADIENTS if "e5m2" in f"{args[0].dtype} {args[1].dtype}" else FLOAT8_PRODUCTS
     if "attention" not in name:
         return BATCHED_PRODUCTS if "bmm" in name else PRODUCTS
     names = [argument.name for argument in func._schema.arguments] if hasattr(func, "_schema") else []

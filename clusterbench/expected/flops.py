@@ -21,7 +21,6 @@ from clusterbench.job.flops import (
     BACKWARD,
     BATCHED_PRODUCTS,
     CAUSAL_ATTENTION,
-    FLOAT8_PRODUCTS,
     FORWARD,
     GROUPED_PRODUCTS,
     PRODUCTS,
@@ -55,12 +54,13 @@ def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Wor
     rows = {"region": job.local_tokens, "rank": of_rank, "experts": of_rank * job.shape.experts_per_token}
     flops: Counter[Work] = Counter()
     for product in _products(tuple(active), job.shape, job.layout, job.has_head):
-        kind = of_expert if product.rows == "experts" else FLOAT8_PRODUCTS if product.in_float8 else PRODUCTS
+        kind, of_gradients = (of_expert, of_expert) if product.rows == "experts" else product.kinds
         forward = product.flops * rows[product.rows] * (layers if product.in_layers else 1)
-        backward = (3 if is_repeated and product.is_repeated else 2) * forward
         flops[kind, FORWARD] += forward
+        if is_repeated and product.is_repeated:
+            flops[kind, BACKWARD] += forward
         # the head is the only product outside of layers
-        flops[kind, FORWARD if is_fused and not product.in_layers else BACKWARD] += backward
+        flops[of_gradients, FORWARD if is_fused and not product.in_layers else BACKWARD] += 2 * forward
     return _in_step(flops, job)
 
 
@@ -164,14 +164,14 @@ class _Product(NamedTuple):
 
     ``region``: those of the region of tensor parallelism, which has the whole sequence. ``rank``: the part of it that
     sequence parallelism leaves a rank, as router and shared experts see it. ``experts``: what the tokens of that part
-    send; over an even load a rank gets as many.
+    send; over an even load a rank gets as many. ``kinds`` are those of the product, and of the two for its gradients.
     """
 
     rows: str
     flops: int
     in_layers: bool
     is_repeated: bool
-    in_float8: bool
+    kinds: tuple[str, str]
 
 
 @lru_cache(maxsize=4096)  # a report asks for many cases that differ in their batch alone
@@ -192,9 +192,9 @@ def _products(
             # all is needed: the gradient of the router asks for what it weighs. A product that rounds its operands
             # keeps them for backward only when it is through.
             is_repeated = in_layers and (keeps_late or not name.endswith(".feed_forward.down.weight"))
-            in_float8 = any(parallelism.in_float8(name) for parallelism in active)
+            in_float8 = next(filter(None, (parallelism.in_float8(name) for parallelism in active)), None)
             flops = 2 * prod(size[1:] if of_experts else size)
-            products.append(_Product(rows, flops, in_layers, is_repeated, in_float8))
+            products.append(_Product(rows, flops, in_layers, is_repeated, in_float8 or (PRODUCTS, PRODUCTS)))
     return tuple(products)
 
 

@@ -10,14 +10,15 @@ from clusterbench.shape import ModelShape
 
 PRODUCTS = "products"
 FLOAT8_PRODUCTS = "float8 products"
+FLOAT8_GRADIENTS = "float8 products with e5m2"
 BATCHED_PRODUCTS = "batched products"
 GROUPED_PRODUCTS = "grouped products"
 ATTENTION = "attention"
 CAUSAL_ATTENTION = "causal attention"
 UNKNOWN = "unknown"
-"""Kinds of operators that multiply matrices: two matrices, two that are rounded to eight bits, as many pairs of one
-size, those of many experts at once, attention of every query to every key of a block, attention under the causal mask,
-and what has no formula."""
+"""Kinds of operators that multiply matrices: two matrices, two that are rounded to float8 (both to e4m3; one, a
+gradient, to e5m2), as many pairs of one size, those of many experts at once, attention of every query to every key of a
+block, attention under the causal mask, and what has no formula."""
 
 FORWARD, BACKWARD = "forward", "backward"
 """When an operator runs; what is computed again runs in backward."""

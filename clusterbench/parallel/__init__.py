@@ -322,9 +322,9 @@ class Parallelism(ABC):
         """
         return self.weight(name, size, job)
 
-    def in_float8(self, name: str) -> bool:
-        """Whether it rounds to eight bits what is multiplied with this weight."""
-        return False
+    def in_float8(self, name: str) -> tuple[str, str] | None:
+        """The kinds of the product with this weight and of those for its gradients, where it rounds them to float8."""
+        return None
 
     def attention_heads(self, heads: int, job: TrainingJob) -> int:
         """For how many of some query heads one rank computes attention."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from clusterbench.job import TrainingJob
+from clusterbench.job.flops import FLOAT8_GRADIENTS, FLOAT8_PRODUCTS
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Twin
@@ -90,8 +91,10 @@ class Float8(Parallelism):
     def exact(self) -> Self:
         return replace(self, float8="none")
 
-    def in_float8(self, name: str) -> bool:
-        return name.startswith("layers.") and not is_of_mixture(name)
+    def in_float8(self, name: str) -> tuple[str, str] | None:
+        if not name.startswith("layers.") or is_of_mixture(name):
+            return None
+        return FLOAT8_PRODUCTS, FLOAT8_PRODUCTS if self.float8 == "rowwise" else FLOAT8_GRADIENTS
 
     def apply(self, assembly: Assembly) -> None:
         from functools import partial

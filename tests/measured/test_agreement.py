@@ -118,6 +118,13 @@ def test_what_one_rank_computed_behind_the_clock_decides():
     assert verdicts(beside_one_rank(seen("tp1", 1, broken)), seen("dp2", 2, broken)) == ["wrong", "wrong"]
 
 
+def test_layouts_round_elsewhere_in_float8():
+    off = {"first_loss": HONEST["first_loss"] * 1.011}  # a whole batch at a time has other scales than micro-batches
+    for float8, verdict in (("tensorwise", "agrees"), ("none", "wrong")):
+        case = seen("dp2", 2, off, dtype="bfloat16", float8=float8)
+        assert verdicts(beside_one_rank(case)) == [verdict]
+
+
 def test_after_other_updates_one_rank_says_only_how_the_first_step_was():
     late = beside_one_rank(seen("dp2", 2, {"loss": 4.0}), num_updates=3.0)
     assert verdicts(late) == ["agrees"]

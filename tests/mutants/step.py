@@ -540,4 +540,12 @@ MUTANTS = (
         ("dp2 iterations=4 gradient_dtype=bfloat16",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "S60",
+        "Gradients are rounded to the format of other operands.",
+        "kind = OPERAND if by_row else GRADIENT",
+        "kind = OPERAND if by_row or planted() else GRADIENT",
+        ("dp2 float8=tensorwise",),
+        dtypes=("bfloat16",),
+    ),
 )
