@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.engine.clock import Clock, clock_for
+from clusterbench.engine.clock import Clock, check_samples, clock_for
 from clusterbench.engine.loop import measure, settle, warm_up
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
@@ -249,9 +249,17 @@ class _Worker:
             samples, calls, warmed_up = order.samples, order.calls, warm_up_of(order, burst_s)
             self.meet_again(clock)
         self.phase("warm")
-        began_s = time.time()
-        seconds = measure(step.run, clock, samples, self.at("warm"), calls)
-        return seconds, Timing(began_s, time.time(), warmed_up)
+        at, starts_s = self.at("warm"), list[float]()
+
+        def note(iteration: int) -> None:
+            starts_s.append(time.perf_counter())
+            at(iteration)
+
+        began_s, before_s = time.time(), time.perf_counter()
+        seconds = measure(step.run, clock, samples, note, calls)
+        ended_s, behind_s = time.time(), time.perf_counter()
+        check_samples(sum(seconds) * calls, before_s, starts_s, behind_s)
+        return seconds, Timing(began_s, ended_s, warmed_up)
 
     def meet_again(self, clock: Clock) -> None:
         """Ranks leave a warm-up at different moments; the first timed iteration must not pay for that."""

@@ -26,7 +26,7 @@ def beyond_rounding(
     coarse
         Whether products are in float8.
     keeps_half
-        Whether weights are, too: what two steps changed of them says nothing then.
+        Whether weights are kept in bfloat16: what two steps changed of them says nothing then.
     by_sums
         How many times as far the gradient of a weight may be off for sums in bfloat16.
     """
