@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -129,3 +130,29 @@ def test_ranks_whose_warm_up_is_counted_time_what_was_asked_for() -> None:
         assert len(seconds) == 5
         assert timing.warm_up is None
         assert phases == ["checked"] * 2 + ["warm"] * 6
+
+
+def halved_on_a_rank() -> str:
+    """What a worker says of a clock that shows half of the seconds."""
+    from clusterbench.engine.rig import Rig
+    from clusterbench.errors import WrongResult
+    from clusterbench.launch import worker as module
+    from clusterbench.types import Step
+
+    worker, measure = worker_of(), module.measure
+    worker.rig = Rig(rank=0, world_size=1, local_rank=0, host="here", device=torch.device("cpu"))
+    worker.phase = lambda name: None  # type: ignore[method-assign]
+    worker.at = lambda phase: lambda iteration: None  # type: ignore[method-assign]
+    module.measure = lambda *asked: [seconds / 2 for seconds in measure(*asked)]
+    case = RunCase("matmul", {}, None, "megatron", 5, 0, True, True, 2)
+    try:
+        worker.timed(Step(lambda: time.sleep(0.01), dict), case, None)
+    except WrongResult as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.gloo
+def test_a_worker_holds_its_samples_against_its_own_clock() -> None:
+    (said,) = run_ranks(1, halved_on_a_rank)
+    assert said.startswith("the samples add up to ")
