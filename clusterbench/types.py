@@ -22,6 +22,9 @@ Point = Mapping[str, Any]
 PROOF_TIME = "proof_time"
 """Among a rank's evidence: seconds in which it was proven what a step computes."""
 
+VOID = "void: "
+"""Begins the basis of a figure that is left out as the case's other figures, or what it ran on, speak against it."""
+
 DRY_RUN = "dry run"
 """The ``source`` of figures that were worked out on tensors without data, and not measured."""
 

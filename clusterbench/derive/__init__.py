@@ -38,6 +38,7 @@ from clusterbench.run_folder.records import MOST
 from clusterbench.run_folder.rounds import cut_short
 from clusterbench.types import (
     NO_DETAIL,
+    VOID,
     Agreement,
     Metric,
     Observation,
@@ -419,9 +420,17 @@ def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tupl
     none = Agreement(())
     held = [(history, metrics, agreements.get(history.case.hash, none)) for history, metrics in derived]
     return [
-        (history.refuted(agreement.wrong), []) if agreement.wrong else (history, [*metrics, *agreement.metrics])
+        (history.refuted(agreement.wrong + _also_counted(metrics)), [])
+        if agreement.wrong
+        else (history, [*metrics, *agreement.metrics])
         for history, metrics, agreement in held
     ]
+
+
+def _also_counted(metrics: Sequence[Metric]) -> str:
+    """What made figures of a case void by themselves, which says more of the cause than that its numbers are wrong."""
+    void = dict.fromkeys(metric.basis.removeprefix(VOID) for metric in metrics if metric.basis.startswith(VOID))
+    return f" Found as well: {'; '.join(void)}." if void else ""
 
 
 def rows_across_cases(rows: Sequence[Row], plan: Plan) -> list[Row]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from clusterbench.cluster import Accelerator, Cluster
-from clusterbench.types import DRY_RUN, Case, Metric
+from clusterbench.types import DRY_RUN, VOID, Case, Metric
 from clusterbench.units import format_value
 
-BEYOND = "void: beyond a physical bound"
+BEYOND = f"{VOID}beyond a physical bound"
 """Begins the basis of such a figure."""
 
 MARGIN = 0.10

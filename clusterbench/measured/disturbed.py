@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterbench.measured.speed import is_timed
 from clusterbench.tools.error_counters import MEANINGS, what_voids
-from clusterbench.types import PROOF_TIME, Metric, Observation
+from clusterbench.types import PROOF_TIME, VOID, Metric, Observation
 from clusterbench.words import few
 
-DISTURBED = "void: while it ran"
+DISTURBED = f"{VOID}while it ran"
 """Begins the basis of such a figure."""
 
 HELD_BACK = {

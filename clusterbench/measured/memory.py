@@ -10,7 +10,7 @@ from typing import NamedTuple
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, SCALARS_BYTES, TOTAL, is_unverified
 from clusterbench.job.passes import AT_REST, RETRIES, STATES
-from clusterbench.types import Case, Metric, metric_key
+from clusterbench.types import VOID, Case, Metric, metric_key
 from clusterbench.units import format_value
 
 WHOLE = ("total", "allocated", "reserved")
@@ -97,7 +97,7 @@ def memory_metrics(case: Case, ranks: Sequence[Mapping[str, int]], found: Sequen
     beyond = [each for each in found if each.is_beyond]
     if beyond and is_unverified(case):
         beyond = []
-    void = {each.category.removesuffix(AT_REST): f"void: {each}" for each in beyond}
+    void = {each.category.removesuffix(AT_REST): f"{VOID}{each}" for each in beyond}
     whole = next(iter(void.values()), "")
     for category in dict.fromkeys(category for memory in ranks for category in memory if category != RETRIES):
         values = [memory.get(category, 0) for memory in ranks]

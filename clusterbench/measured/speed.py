@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.cluster import Cluster
-from clusterbench.types import PROOF_TIME, Case, Metric
+from clusterbench.types import PROOF_TIME, VOID, Case, Metric
 
 TIMED_UNITS = frozenset({"s", "tokens/s", "B/s", "FLOP/s", "1/s", "fraction", "J", "W", "Hz"})
 """Of figures that rest on a clock; every fraction is one of time or of a rate."""
@@ -45,7 +45,7 @@ def without_speed(metrics: Sequence[Metric], case: Case, cluster: Cluster) -> li
         return list(metrics)
     kept = {PROOF_TIME} if cluster.ranks_per_gpu > 1 else {PROOF_TIME, *OF_A_LONE_RANK}
     return [
-        metric._replace(value=None, low=None, high=None, basis=f"void: {why}")
+        metric._replace(value=None, low=None, high=None, basis=f"{VOID}{why}")
         if is_timed(metric) and metric.name not in kept
         else metric
         for metric in metrics

@@ -56,7 +56,7 @@ from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import shape_of
-from clusterbench.types import PROOF_TIME, Case, Metric, Observation, split_key
+from clusterbench.types import PROOF_TIME, VOID, Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
 EVIDENCE = (
@@ -193,7 +193,7 @@ def _utilization(case: Case, formulas: StepFormulas, time: Summary, cluster: Clu
 
 def _void(difference: Difference) -> Iterator[Metric]:
     """In place of :func:`_utilization` where a step did not execute what it should have."""
-    why = f"void: {difference}"
+    why = f"{VOID}{difference}"
     for convention in CONVENTIONS:
         detail = {"flops_convention": convention}
         yield Metric("model_flops_per_s_per_rank", "FLOP/s", None, detail=detail, basis=why)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.formulas.collectives import RECV
 from clusterbench.job.passes import Moved
-from clusterbench.types import Case, Metric, split_key
+from clusterbench.types import VOID, Case, Metric, split_key
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -106,7 +106,7 @@ def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference
             why = f"no bus factor is known for {', '.join(unknown)}"
             yield Metric(METRIC, "B", None, detail=detail, basis=why)
         elif axis in void:
-            yield Metric(METRIC, "B", None, min(sizes), max(sizes), detail=detail, basis=f"void: {void[axis]}")
+            yield Metric(METRIC, "B", None, min(sizes), max(sizes), detail=detail, basis=f"{VOID}{void[axis]}")
         else:
             yield Metric(METRIC, "B", max(sizes), min(sizes), max(sizes), detail=detail)
 

@@ -140,7 +140,7 @@ def passed(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dic
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
     step = TrainingStep(job, every, rig.grid, rig.device)
-    passes._memory_of(step, rig)
+    passes._memory_of(step, rig, {})
     counter = Counter(rig.grid.names())
     flops = FlopCounter()
     passes._traffic_of(step, counter, flops)

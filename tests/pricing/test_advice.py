@@ -94,7 +94,7 @@ def test_the_suite_of_two_networks_has_the_first_five_of_both(advice):
 
 def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
     file = tmp_path / "advised.yaml"
-    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "256", "--profile", "megatron_core")
+    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "128", "--profile", "megatron_core")
     done = run(*of, "--out", str(file))
     text = file.read_text().replace("\n#  ", "")
     assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
