@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
-from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
+from clusterbench.diagnoses import Answer, Finding, NotJudged, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.agreement import disputed_cases
 from clusterbench.measured.speed import LONE_RANK
@@ -310,17 +310,18 @@ def _machine(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     own = {name: answer for name, answer in answers.items() if diagnoses()[name].subject == "machine"}
     suspects = [title for name, answer in own.items() for title in _titles(name, answer.findings)]
     healthy = [sentence for answer in own.values() for sentence in answer.healthy]
-    not_judged = [part.sentence for answer in own.values() for part in answer.not_judged]
+    unjudged = [part for answer in own.values() for part in answer.not_judged]
+    not_judged, brief = [part.sentence for part in unjudged], _by_what_it_takes(unjudged)
     if not (suspects or healthy or not_judged):
-        not_judged = [_nothing_to_judge(reading)]
+        brief = not_judged = [_nothing_to_judge(reading)]
     parts = {"suspects": suspects, "healthy": healthy, "not_judged": not_judged}
     conditions = (*(["suspect"] if suspects else []), *(["not-judged"] if not_judged else []))
-    in_order, unknown = f"healthy: {_first(healthy)}", f"not judged: {_first(not_judged)}"
+    in_order, unknown = f"healthy: {_first(healthy)}", f"not judged: {_first(brief)}"
     if suspects:
         sentence = "; ".join([_first(suspects), *([unknown] if not_judged else [])])
         return Statement("machine", "SUSPECT", sentence, "suspect", conditions, None, parts)
     if not_judged:
-        sentence = "; ".join([_first(not_judged), *([in_order] if healthy else [])])
+        sentence = "; ".join([_first(brief), *([in_order] if healthy else [])])
         return Statement("machine", "NOT JUDGED", sentence, "open", conditions, None, parts)
     return Statement("machine", "HEALTHY", _first(healthy), "good", (), None, parts)
 
@@ -332,6 +333,14 @@ def _titles(name: str, findings: Iterable[Finding]) -> list[str]:
         if finding.severity != "note":
             first.setdefault(finding.where, f"{in_words(name)}: {finding.title}")
     return list(first.values())
+
+
+def _by_what_it_takes(not_judged: Iterable[NotJudged]) -> list[str]:
+    """What could not be judged, together where the same would do; why stands in the parts."""
+    by_takes: dict[str, list[str]] = {}
+    for part in not_judged:
+        by_takes.setdefault(part.takes, []).append(part.what)
+    return [f"{few(whats, _NAMED)} (it takes {takes})" for takes, whats in by_takes.items()]
 
 
 def _first(sentences: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.derive.several_runs import read_several
-from clusterbench.diagnoses import examine
+from clusterbench.diagnoses import Answer, NotJudged, examine
 from clusterbench.errors import SuiteError
 from clusterbench.measured.bounds import BEYOND
 from clusterbench.run_folder import RunFolder
@@ -227,9 +227,19 @@ def test_not_judged_is_0_and_says_what_it_would_take() -> None:
     found = judged(good(ONE), cases=[ONE])
     assert (found.machine.word, found.exit_code) == ("NOT JUDGED", 0)
     assert found.machine.sentence == (
-        "links (no link was measured by itself; it takes link_matrix in the suite, or peer_copy for the GPUs of a "
-        "host); ranks (no case lets ranks work without waiting for each other; it takes matmul or device_copy in the "
-        "suite)"
+        "links (it takes link_matrix in the suite, or peer_copy for the GPUs of a host); "
+        "ranks (it takes matmul or device_copy in the suite)"
+    )
+    assert found.machine.parts is not None
+    why = "ranks (no case lets ranks work without waiting for each other; it takes matmul or device_copy in the suite)"
+    assert found.machine.parts["not_judged"][1] == why
+
+
+def test_what_the_same_would_take_is_said_once() -> None:
+    noisy = [NotJudged(f"{ranks} ranks in matmul", f"{ranks} of noise", "a quieter machine") for ranks in range(2, 7)]
+    found = verdict(reading(good(ONE), cases=[ONE], rows=[]), {"straggler": Answer(not_judged=tuple(noisy))})
+    assert found.machine.sentence == (
+        "2 ranks in matmul, 3 ranks in matmul, 4 ranks in matmul and 2 more (it takes a quieter machine)"
     )
     assert judged(good(ONE), cases=[ONE], fail_on=["not-judged"]).failing == ("not-judged",)
 
@@ -431,7 +441,7 @@ def test_links_that_differ_by_noise_are_not_judged_and_not_called_alike(
     exit_code, lines, page = report_as_recorded
     assert exit_code == 0
     assert lines[2].startswith(
-        "machine   NOT JUDGED  links inside vm (they differ by design or by noise, 1.0 GB/s to 2.1 GB/s; it takes "
+        "machine   NOT JUDGED  links inside vm (it takes a quiet host and more repetitions, or the same matrix of "
     )
     assert "None is slower than its peers" not in page
     assert (

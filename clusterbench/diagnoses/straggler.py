@@ -329,8 +329,8 @@ class _Team:
         slower = f"{100 * self.would_show:.0f} % slower" if self.would_show < 9 else "more than ten times slower"
         why = f"with this noise a rank would have to be {slower} to be named for sure"
         if usual >= math.log1p(WOULD_SHOW):
-            takes = "a quieter machine: ranks differ by more than a straggler would"
-            return NotJudged(self._compared, why, takes, self.work[2])
+            why = f"{why}, and ranks differ by more than a straggler would"
+            return NotJudged(self._compared, why, "a quieter machine", self.work[2])
         excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
         wanted = math.ceil(max(1.1, excess) ** 2 * count)
         more = f"about {self._of_iterations(wanted)}" if wanted <= _MOST_WANTED else "a quieter machine"

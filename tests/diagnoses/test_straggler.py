@@ -92,7 +92,10 @@ def test_where_no_number_of_iterations_would_do_it_asks_for_a_quieter_machine() 
 
 def test_noise_that_hides_any_rank_is_not_told_in_thousands_of_percent() -> None:
     (part,) = answer(samples(4, noise=4.0)).not_judged
-    assert part.why == "with this noise a rank would have to be more than ten times slower to be named for sure"
+    assert part.why == (
+        "with this noise a rank would have to be more than ten times slower to be named for sure, and ranks differ by "
+        "more than a straggler would"
+    )
 
 
 def test_three_iterations_are_too_few() -> None:
