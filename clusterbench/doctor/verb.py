@@ -36,6 +36,7 @@ from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launche
 from clusterbench.launchers import detect, named_hosts
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case
+from clusterbench.words import few
 
 Depth = Literal["quick", "short", "deep"]
 
@@ -178,8 +179,22 @@ def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     if not reached.hosts:
         why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
         raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
-    lost = tuple(f"{host}=ssh {host}: {why}" for host, why in reached.why_not.items())
-    return start_on(reached.hosts, replace(asked, hosts=None, exclude=None, not_reached=lost).words)
+    hosts, lost = reached.hosts, dict(reached.why_not)
+    while True:
+        not_reached = tuple(f"{host}=ssh {host}: {why}" for host, why in lost.items())
+        ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=not_reached).words)
+        left = tuple(host for host in hosts if host not in ended.failed)
+        for host, why in ended.failed.items():
+            print(f"{host}: {why}", file=sys.stderr)
+        if ended.said or not ended.failed or not left:
+            break
+        # they answered, and could not be joined into one run: the others are examined without them
+        print(f"started again without {few(list(ended.failed))}", file=sys.stderr)
+        hosts, lost = left, {**lost, **ended.failed}
+    print(ended.said, end="")
+    if ended.failed and ended.code in (0, 1):
+        raise LaunchError(f"the processes on {few(list(ended.failed))} ended with another exit code than 0 and 1")
+    return ended.code
 
 
 Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]

@@ -10,7 +10,6 @@ import os
 import secrets
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from tempfile import TemporaryFile
 
 from clusterbench import own_copy
 from clusterbench.errors import LaunchError
+from clusterbench.launch.rendezvous import FOUND_NO_HEAD
 from clusterbench.launchers import SECRET_VARIABLE
-from clusterbench.words import few
 
 SECONDS_TO_CONNECT = 5
 SECONDS_TO_ANSWER = 30.0
@@ -29,6 +28,7 @@ SECONDS_TO_ANSWER = 30.0
 SECONDS_TO_END = 10.0
 """For the other hosts, once the head has ended."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SECONDS_TO_CONNECT}")
+_USUAL = (0, 1)
 _AT_ONCE = 64
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
 
@@ -76,21 +76,38 @@ def _why_not(host: str) -> str:
     return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
 
 
-def start_on(hosts: Sequence[str], words: Sequence[str]) -> int:
-    """Runs ``clusterbench`` with these words on every host, joined into one run, and gives the head's exit code.
+@dataclass(frozen=True)
+class Ended:
+    """How a run on some hosts ended.
 
-    The first host's output is passed on; of the others the last line of those that failed, or did not end with it.
+    Attributes
+    ----------
+    code
+        The exit code of the head, which is the first host.
+    said
+        What it printed; nothing where the hosts did not meet.
+    failed
+        Hosts whose process failed, did not find the head, or did not end with it, each with its last line.
     """
+
+    code: int
+    said: str
+    failed: Mapping[str, str]
+
+
+def start_on(hosts: Sequence[str], words: Sequence[str]) -> Ended:
+    """Runs ``clusterbench`` with these words on every host, joined into one run; the head's stderr is passed on."""
     secret = secrets.token_hex(32)
     port = _FIRST_PORT + secrets.randbelow(_NUM_PORTS)
     with ExitStack() as files:
         # Files and not pipes: nobody has to read them, and what a host leaves running cannot hold them open.
         messages = [files.enter_context(TemporaryFile("w+", errors="replace")) for _ in hosts]
+        said = files.enter_context(TemporaryFile("w+", errors="replace"))
         started = [
             subprocess.Popen(
                 [*_SSH, host, _command(rank, len(hosts), hosts[0], port, words)],
                 stdin=subprocess.PIPE,
-                stdout=None if rank == 0 else subprocess.DEVNULL,
+                stdout=said if rank == 0 else subprocess.DEVNULL,
                 stderr=None if rank == 0 else messages[rank],
                 text=True,
             )
@@ -107,19 +124,19 @@ def start_on(hosts: Sequence[str], words: Sequence[str]) -> int:
             for process in late:
                 process.kill()
                 process.wait()
+        for file in (said, *messages):
+            file.seek(0)
+        code = started[0].returncode
+        if code not in _USUAL:  # of the others each says that it found no head
+            return Ended(code, said.read(), {hosts[0]: f"exit code {code}"})
         failed = {}
         for host, process, file in [*zip(hosts, started, messages, strict=True)][1:]:
-            file.seek(0)
+            last = _last_line(file.read(), FOUND_NO_HEAD)
             if process in late:
                 failed[host] = "did not end"
-            elif process.returncode not in (0, 1):
-                failed[host] = _last_line(file.read()) or f"exit code {process.returncode}"
-    for host, why in failed.items():
-        print(f"{host}: {why}", file=sys.stderr)
-    code = started[0].returncode
-    if failed and code in (0, 1):
-        raise LaunchError(f"the processes on {few(failed)} ended with another exit code than 0 and 1")
-    return code
+            elif process.returncode not in _USUAL or FOUND_NO_HEAD in last:
+                failed[host] = last or f"exit code {process.returncode}"
+        return Ended(code, said.read(), failed)
 
 
 def _wait(started: Sequence[subprocess.Popen[str]]) -> None:
@@ -132,8 +149,10 @@ def _wait(started: Sequence[subprocess.Popen[str]]) -> None:
             process.wait(max(end_s - time.monotonic(), 0.0))
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1][:200]
+def _last_line(text: str, telling: str = "") -> str:
+    """The last line that is not empty, or the last that has ``telling`` in it."""
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    return next((line for line in reversed(lines) if telling in line), lines[-1])[:200]
 
 
 def _command(rank: int, size: int, head: str, port: int, words: Sequence[str]) -> str:

@@ -29,6 +29,9 @@ from clusterbench.launch.handshake import SECONDS_TO_AUTHENTICATE
 from clusterbench.launchers import SECRET_VARIABLE, Started
 
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
+FOUND_NO_HEAD = "did not find the head"
+"""What an agent says that waited in vain: who started it reads it."""
+
 _SECONDS_BETWEEN_TRIES = 0.1
 _FIRST_PATIENCE_S = 0.5
 """With each port in the first round, and twice as much in each further one: programs that answer slowly on all ports
@@ -68,7 +71,7 @@ def waited_in_vain(said: str) -> str:
     That the head waited shows that it was there, and that the others looked for it that they were.
     """
     head = re.search(r"agents did not come to (\S+):\d+ within", said)
-    others = re.findall(r"\(host (\S+)\) did not find the head at", said)
+    others = re.findall(rf"\(host (\S+)\) {FOUND_NO_HEAD} at", said)
     if head is None or not others:
         return ""
     process = "process" if len(others) == 1 else "processes"
@@ -107,7 +110,7 @@ def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, ti
                     said = str(error)
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"agent {started.rank} of {started.size} (host {socket.gethostname()}) did not find the head at "
+                    f"agent {started.rank} of {started.size} (host {socket.gethostname()}) {FOUND_NO_HEAD} at "
                     f"{name.in_words()}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: "
                     f"{said}\n{name.hint()}is {host} the host of rank 0, are those ports open between hosts, and is "
                     f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"

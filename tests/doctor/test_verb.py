@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterbench.checks import judge
-from clusterbench.doctor import examine
+from clusterbench.doctor import examine, verb
 from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
 from clusterbench.doctor.verb import Asked, seconds_of, with_lost
@@ -260,14 +260,56 @@ def test_a_host_that_stalls_is_not_waited_for(ssh, monkeypatch):
     assert over_ssh.reach(["late"]).why_not == {"late": "no answer within 0.5 s"}
 
 
-def test_a_process_that_stays_behind_is_ended_when_the_head_has_ended(ssh, monkeypatch, capfd):
+NO_HEAD = "echo 'error: agent 3 (host d) did not find the head at a' >&2; echo 'hint: is a' >&2; exit 1"
+
+
+def commands(monkeypatch, *of_ranks: str) -> None:
+    monkeypatch.setattr(over_ssh, "_command", lambda rank, *_: of_ranks[rank])
+
+
+def test_a_process_that_stays_behind_is_ended_when_the_head_has_ended(ssh, monkeypatch):
     monkeypatch.setattr(over_ssh, "SECONDS_TO_END", 0.2)
-    monkeypatch.setattr(
-        over_ssh, "_command", lambda rank, *_: ("exit 1", "sleep 100", "echo no such file >&2; exit 9")[rank]
-    )
-    with pytest.raises(LaunchError, match="the processes on b, c ended with another exit code"):
-        over_ssh.start_on(["a", "b", "c"], ["doctor"])
-    assert capfd.readouterr().err.splitlines() == ["b: did not end", "c: no such file"]
+    commands(monkeypatch, "echo healthy; exit 1", "sleep 100", "echo no such file >&2; exit 9", NO_HEAD)
+    ended = over_ssh.start_on(["a", "b", "c", "d"], ["doctor"])
+    assert (ended.code, ended.said) == (1, "healthy\n")
+    assert ended.failed == {
+        "b": "did not end",
+        "c": "no such file",
+        "d": "error: agent 3 (host d) did not find the head at a",
+    }
+
+
+def test_of_a_head_that_does_not_start_the_others_are_not_accused(ssh, monkeypatch):
+    commands(monkeypatch, "exit 9", NO_HEAD)
+    assert over_ssh.start_on(["a", "b"], ["doctor"]) == over_ssh.Ended(9, "", {"a": "exit code 9"})
+
+
+def test_hosts_that_answered_and_cannot_be_joined_are_left_out_and_the_others_are_examined(monkeypatch, capsys):
+    """One of many with a full disk, or behind a wall, costs its own answer."""
+    asked = []
+
+    def start_on(hosts, words):
+        asked.append((hosts, [word for word in words if "=ssh" in word]))
+        failed = {"a": "exit code 9"} if "a" in hosts else {"c": "no such file"} if "c" in hosts else {}
+        return over_ssh.Ended(1, "" if failed else "healthy\n", failed)
+
+    monkeypatch.setattr(verb, "reach", lambda hosts: over_ssh.Reached(("a", "b", "c"), {"down": "no route"}))
+    monkeypatch.setattr(verb, "start_on", start_on)
+    assert verb._over_ssh(Asked("quick"), ["a", "b", "c", "down"]) == 1
+    down, first, third = "down=ssh down: no route", "a=ssh a: exit code 9", "c=ssh c: no such file"
+    assert asked == [
+        (("a", "b", "c"), [down]),
+        (("b", "c"), [down, first]),
+        (("b",), [down, first, third]),
+    ]
+    said = capsys.readouterr()
+    assert said.out == "healthy\n"
+    assert said.err.splitlines() == [
+        "a: exit code 9",
+        "started again without a",
+        "c: no such file",
+        "started again without c",
+    ]
 
 
 def test_one_host_over_ssh_is_examined_and_the_other_reported(ssh):
