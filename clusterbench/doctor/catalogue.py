@@ -173,6 +173,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "warning",
         "NCCL's or PyTorch's log, as a file",
     ),
+    160: OfLogs(
+        ("dcgm_diag", "dcgm_health"),
+        "Does every GPU pass DCGM's tests, and do its watches report nothing?",
+        "error",
+        "what dcgmi diag or dcgmi health -c printed, as a file",
+        "tests/doctor/readers/test_dcgmi_diag.py",
+    ),
 }
 """By numbers from 140 on."""
 

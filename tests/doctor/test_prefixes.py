@@ -11,6 +11,8 @@ from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
 from tests.doctor import test_torch_log
 from tests.doctor.readers import (
+    test_dcgmi_diag,
+    test_dcgmi_health,
     test_deepep,
     test_dmidecode,
     test_gdrcopy,
@@ -84,6 +86,8 @@ TEXTS = {
     "gpu_copy of SuperBench": test_gpu_copy.SLOW,
     "nvbandwidth": test_nvbandwidth.SLOW,
     "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
+    "dcgmi diag": test_dcgmi_diag.FAILED,
+    "dcgmi health -c": test_dcgmi_health.FAILURE,
 }
 
 
