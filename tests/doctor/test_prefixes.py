@@ -18,6 +18,7 @@ from tests.doctor.readers import (
     test_gdrcopy,
     test_gpu_copy,
     test_ibnetdiscover,
+    test_ibqueryerrors,
     test_lspci_acs,
     test_lspci_list,
     test_nccl_tests,
@@ -25,6 +26,7 @@ from tests.doctor.readers import (
     test_nvbandwidth,
     test_nvidia_p2p,
     test_nvidia_topo,
+    test_perfquery,
     test_perftest,
 )
 from tests.tools.test_nccl_log import WHOLE
@@ -88,6 +90,8 @@ TEXTS = {
     "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
     "dcgmi diag": test_dcgmi_diag.FAILED,
     "dcgmi health -c": test_dcgmi_health.FAILURE,
+    "perfquery": test_perfquery.DISCARDS,
+    "ibqueryerrors": test_ibqueryerrors.FOUND,
 }
 
 
