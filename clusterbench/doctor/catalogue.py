@@ -180,6 +180,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what dcgmi diag or dcgmi health -c printed, as a file",
         "tests/doctor/readers/test_dcgmi_diag.py",
     ),
+    161: OfLogs(
+        ("ethernet_errors",),
+        "Do packets arrive whole at every Ethernet port, and does its link stay up?",
+        "warning",
+        "what ethtool -S printed, as a file",
+        "tests/doctor/readers/test_ethtool_stats.py",
+    ),
 }
 """By numbers from 140 on."""
 

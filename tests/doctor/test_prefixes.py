@@ -15,6 +15,7 @@ from tests.doctor.readers import (
     test_dcgmi_health,
     test_deepep,
     test_dmidecode,
+    test_ethtool_stats,
     test_gdrcopy,
     test_gpu_copy,
     test_ibnetdiscover,
@@ -91,6 +92,7 @@ TEXTS = {
     "dcgmi diag": test_dcgmi_diag.FAILED,
     "dcgmi health -c": test_dcgmi_health.FAILURE,
     "perfquery": test_perfquery.DISCARDS,
+    "ethtool -S": test_ethtool_stats.DAMAGED,
     "ibqueryerrors": test_ibqueryerrors.FOUND,
 }
 
