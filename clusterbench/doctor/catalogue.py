@@ -187,6 +187,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what ethtool -S printed, as a file",
         "tests/doctor/readers/test_ethtool_stats.py",
     ),
+    162: OfLogs(
+        ("burn_in",),
+        "Does every GPU compute right, and as fast as the others, while all of them work?",
+        "error",
+        "what gpu-burn or gpu-fryer printed, as a file",
+        "tests/doctor/readers/test_gpu_burn.py",
+    ),
 }
 """By numbers from 140 on."""
 

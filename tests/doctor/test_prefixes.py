@@ -17,7 +17,9 @@ from tests.doctor.readers import (
     test_dmidecode,
     test_ethtool_stats,
     test_gdrcopy,
+    test_gpu_burn,
     test_gpu_copy,
+    test_gpu_fryer,
     test_ibnetdiscover,
     test_ibqueryerrors,
     test_lspci_acs,
@@ -92,6 +94,8 @@ TEXTS = {
     "dcgmi diag": test_dcgmi_diag.FAILED,
     "dcgmi health -c": test_dcgmi_health.FAILURE,
     "perfquery": test_perfquery.DISCARDS,
+    "gpu-burn": test_gpu_burn.FAULTY,
+    "gpu-fryer": test_gpu_fryer.SLOW,
     "ethtool -S": test_ethtool_stats.DAMAGED,
     "ibqueryerrors": test_ibqueryerrors.FOUND,
 }
