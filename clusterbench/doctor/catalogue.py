@@ -194,6 +194,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what gpu-burn or gpu-fryer printed, as a file",
         "tests/doctor/readers/test_gpu_burn.py",
     ),
+    163: OfLogs(
+        ("xgmi_errors",),
+        "Are the links between GPUs of AMD free of errors?",
+        "warning",
+        "what rocm-smi --showxgmierr printed, as a file",
+        "tests/doctor/readers/test_rocm_smi.py",
+    ),
 }
 """By numbers from 140 on."""
 

@@ -11,6 +11,7 @@ from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
 from tests.doctor import test_torch_log
 from tests.doctor.readers import (
+    test_amd_smi,
     test_dcgmi_diag,
     test_dcgmi_health,
     test_deepep,
@@ -31,6 +32,7 @@ from tests.doctor.readers import (
     test_nvidia_topo,
     test_perfquery,
     test_perftest,
+    test_rocm_smi,
 )
 from tests.tools.test_nccl_log import WHOLE
 
@@ -94,6 +96,8 @@ TEXTS = {
     "dcgmi diag": test_dcgmi_diag.FAILED,
     "dcgmi health -c": test_dcgmi_health.FAILURE,
     "perfquery": test_perfquery.DISCARDS,
+    "amd-smi": test_amd_smi.ILL,
+    "rocm-smi": test_rocm_smi.CAPPED,
     "gpu-burn": test_gpu_burn.FAULTY,
     "gpu-fryer": test_gpu_fryer.SLOW,
     "ethtool -S": test_ethtool_stats.DAMAGED,
