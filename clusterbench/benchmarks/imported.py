@@ -57,6 +57,7 @@ class Imported(Benchmark):
         MetricKind("busbw", "B/s", "higher", "algbw times the factor of the collective (part: placement)"),
         MetricKind("bandwidth", "B/s", "higher", "bytes over time, as the tool counts them"),
         MetricKind("message_rate", "1/s", "higher", "messages or requests over time"),
+        MetricKind("retransmits", "1", "lower", "packets that were sent again"),
         MetricKind("flops_per_s", "FLOP/s", "higher", "operations over time, of all ranks, as the tool counts them"),
     )
 

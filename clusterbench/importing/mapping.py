@@ -52,6 +52,7 @@ FACTORS: Mapping[str, Mapping[str, float]] = {
     "fraction": {"fraction": 1.0, "%": 0.01},
     "tokens/s": {"tokens/s": 1.0},
     "1/s": {"1/s": 1.0},
+    "1": {"1": 1.0},
 }
 """Unit of a metric -> units a file may print it in, and what one of them is in it."""
 
