@@ -201,6 +201,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what rocm-smi --showxgmierr printed, as a file",
         "tests/doctor/readers/test_rocm_smi.py",
     ),
+    164: OfLogs(
+        ("nvlink_errors",),
+        "Have NVLinks sent few packets again, and never had to train again?",
+        "warning",
+        "what nvidia-smi nvlink -e or dcgmi nvlink -e printed, as a file",
+        "tests/doctor/readers/test_nvlink_errors.py",
+    ),
 }
 """By numbers from 140 on."""
 
