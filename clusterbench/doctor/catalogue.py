@@ -208,6 +208,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what nvidia-smi nvlink -e or dcgmi nvlink -e printed, as a file",
         "tests/doctor/readers/test_nvlink_errors.py",
     ),
+    165: OfLogs(
+        ("ethernet_link",),
+        "Does every Ethernet port run at the speed of both its ends?",
+        "warning",
+        "what ethtool NIC printed, as a file",
+        "tests/doctor/readers/test_ethtool_settings.py",
+    ),
 }
 """By numbers from 140 on."""
 
