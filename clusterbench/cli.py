@@ -907,8 +907,8 @@ def bundle(run_folder: Path, out: Path | None) -> None:
 @click.option("--mapping", type=click.Path(path_type=Path), help="What the columns of a CSV mean: docs/importing.md.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-NAME]")
 @click.option("--op", help="Collective of nccl-tests, where its output does not name it.")
-@click.option("--num-ranks", type=click.IntRange(1, 1_000_000), help="Its ranks, where it does not list them all.")
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Its nodes, where it does not list them all.")
+@click.option("--num-ranks", type=click.IntRange(1, 1_000_000), help="Ranks, where the output does not list them all.")
+@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes, where the output does not list them all.")
 def import_results(
     files: tuple[Path, ...],
     mapping: Path | None,
@@ -919,8 +919,9 @@ def import_results(
 ) -> None:
     """Make an ordinary run, with report, of what other tools wrote into FILE...
 
-    These are nccl-tests' output (text or JSON), the CSV of nanotron's benchmarks, and any CSV with a mapping file.
-    Figures stay what the files say; a file that cannot be read whole is an error and leaves nothing behind.
+    These are nccl-tests' output (text or JSON), what other benchmarks printed (docs/importing.md), the CSV of
+    nanotron's benchmarks, and any CSV with a mapping file. Figures stay what the files say; a file that cannot be
+    read whole is an error and leaves nothing behind.
     """
     from clusterbench.importing import Facts, import_files
     from clusterbench.report import render_report

@@ -21,6 +21,7 @@ from clusterbench.derive import read
 from clusterbench.errors import SuiteError
 from clusterbench.importing import Facts, import_files
 from clusterbench.importing.mapping import read_mapping
+from clusterbench.importing.outputs import outputs
 from clusterbench.layout import RIDERS
 from clusterbench.report import render_report
 from clusterbench.rows import Row
@@ -319,7 +320,8 @@ def test_an_impossible_time_leaves_no_folder(tmp_path):
             "tokens_per_s_per_gpu:",
             "m.yaml:21: there is no metric 'tokens_per_s_per_gpu'. Did you mean 'tokens_per_s_per_rank'?\nMetrics: "
             "step_time, tokens_per_s, tokens_per_s_per_rank, model_flops_per_s_per_rank, "
-            "hardware_flops_per_s_per_rank, mfu, hfu, peak_memory, latency, algbw, busbw.",
+            "hardware_flops_per_s_per_rank, mfu, hfu, peak_memory, latency, algbw, busbw, bandwidth, "
+            "message_rate, retransmits, flops_per_s.",
         ),
         (
             "{column: mem, unit: GiB, optional: true}",
@@ -670,7 +672,8 @@ def test_the_verb_prints_the_page_and_ends_with_2_on_a_mistake(tmp_path):
     assert done.exit_code == 2
     assert done.stderr == (
         f"error: {tmp_path}/b.txt is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns "
-        "batch_accum, mTFLOPs, tok/s/gpu, zero_stage).\n"
+        "batch_accum, mTFLOPs, tok/s/gpu, zero_stage), nor what one of these printed: "
+        f"{', '.join(output.tool for output in outputs())}.\n"
         "hint: say what its columns mean with --mapping FILE: docs/importing.md\n"
     )
 

@@ -55,6 +55,10 @@ class Imported(Benchmark):
         MetricKind("latency", "s", "lower", "time of one call (part: placement)"),
         MetricKind("algbw", "B/s", "higher", "size over time (part: placement)"),
         MetricKind("busbw", "B/s", "higher", "algbw times the factor of the collective (part: placement)"),
+        MetricKind("bandwidth", "B/s", "higher", "bytes over time, as the tool counts them"),
+        MetricKind("message_rate", "1/s", "higher", "messages or requests over time"),
+        MetricKind("retransmits", "1", "lower", "packets that were sent again"),
+        MetricKind("flops_per_s", "FLOP/s", "higher", "operations over time, of all ranks, as the tool counts them"),
     )
 
     def points(self, place: Place) -> Iterable[Point]:
@@ -100,10 +104,10 @@ def _throughput(values: Mapping[str, float], world_size: int, origin: str) -> It
 def _time(values: Mapping[str, float], case: Case, observation: Observation, origin: str) -> Iterator[Metric]:
     """The time of a step or call where the file prints a rate only."""
     time_s = observation.seconds[0][0]
-    if "size_bytes" in case.point:
+    if any(key.startswith("algbw") for key in values):
         if not any(key.startswith("latency") for key in values):
             yield Metric("latency", "s", time_s, basis=f"size_bytes over algbw, {origin}: it prints no time")
-    elif "step_time" not in values:
+    elif any(key.startswith("tokens_per_s") for key in values) and "step_time" not in values:
         yield Metric("step_time", "s", time_s, basis=f"tokens of a step over tokens/s, {origin}: it prints no time")
 
 

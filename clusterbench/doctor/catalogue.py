@@ -173,6 +173,48 @@ OF_LOGS: dict[int, OfLogs] = {
         "warning",
         "NCCL's or PyTorch's log, as a file",
     ),
+    160: OfLogs(
+        ("dcgm_diag", "dcgm_health"),
+        "Does every GPU pass DCGM's tests, and do its watches report nothing?",
+        "error",
+        "what dcgmi diag or dcgmi health -c printed, as a file",
+        "tests/doctor/readers/test_dcgmi_diag.py",
+    ),
+    161: OfLogs(
+        ("ethernet_errors",),
+        "Do packets arrive whole at every Ethernet port, and does its link stay up?",
+        "warning",
+        "what ethtool -S printed, as a file",
+        "tests/doctor/readers/test_ethtool_stats.py",
+    ),
+    162: OfLogs(
+        ("burn_in",),
+        "Does every GPU compute right, and as fast as the others, while all of them work?",
+        "error",
+        "what gpu-burn or gpu-fryer printed, as a file",
+        "tests/doctor/readers/test_gpu_burn.py",
+    ),
+    163: OfLogs(
+        ("xgmi_errors",),
+        "Are the links between GPUs of AMD free of errors?",
+        "warning",
+        "what rocm-smi --showxgmierr printed, as a file",
+        "tests/doctor/readers/test_rocm_smi.py",
+    ),
+    164: OfLogs(
+        ("nvlink_errors",),
+        "Have NVLinks sent few packets again, and never had to train again?",
+        "warning",
+        "what nvidia-smi nvlink -e or dcgmi nvlink -e printed, as a file",
+        "tests/doctor/readers/test_nvlink_errors.py",
+    ),
+    165: OfLogs(
+        ("ethernet_link",),
+        "Does every Ethernet port run at the speed of both its ends?",
+        "warning",
+        "what ethtool NIC printed, as a file",
+        "tests/doctor/readers/test_ethtool_settings.py",
+    ),
 }
 """By numbers from 140 on."""
 

@@ -1,4 +1,4 @@
-"""Results of other tools as an ordinary run: nccl-tests, nanotron's CSV, and any CSV with a mapping file.
+"""Results of other tools as an ordinary run: nccl-tests, nanotron, kinds of ``outputs/``, any CSV with a mapping.
 
 Figures stay what the file says; each case names file and line. A file that cannot be read whole, or that contradicts
 itself, is one error and no run.
@@ -7,6 +7,7 @@ itself, is one error and no run.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,13 +15,16 @@ from datetime import datetime
 from pathlib import Path
 
 from clusterbench.csv_lines import read_text
-from clusterbench.errors import SuiteError
+from clusterbench.errors import SuiteError, ToolError
 from clusterbench.importing.mapping import Mapped, load_mapping, read_mapping
 from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
 from clusterbench.importing.nccl import Facts, looks_like, read_nccl
+from clusterbench.importing.output import Output
+from clusterbench.importing.outputs import outputs
 from clusterbench.importing.records import Contents, ImportedCase, nodes, write_import
 from clusterbench.importing.table import header_of, read_table
 from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.tools._prefix import plain_text
 
 __all__ = ["Facts", "import_files"]
 
@@ -71,17 +75,50 @@ def _contents(files: Sequence[Path], mapping: Path | None, facts: Facts) -> Cont
         if facts != _NOTHING:
             raise SuiteError("--op, --num-ranks and --num-nodes are for nccl-tests; nanotron's CSV says it itself.")
         return _by_mapping(files, read_mapping(MAPPING, "nanotron's columns"))
-    return _of_nccl(files, facts)
+    kind = next((output for output in outputs() if {output.tool} == kinds), None)
+    return _of_nccl(files, facts) if kind is None else _of_output(files, kind, facts)
 
 
 def _kind(file: Path) -> str:
-    if looks_like(read_text(file)):
+    text = read_text(file)
+    if looks_like(text):
         return "nccl-tests"
-    if is_nanotron(header_of(file)):
+    plain = plain_text(text)
+    if kind := next((output for output in outputs() if output.holds(plain)), None):
+        return kind.tool
+    if text.lstrip()[:1] != "{" and is_nanotron(header_of(file)):
         return "nanotron"
+    known = ", ".join(output.tool for output in outputs())
     raise SuiteError(
-        f"{file} is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns {', '.join(SIGNS)}).\n"
+        f"{file} is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns {', '.join(SIGNS)}), nor "
+        f"what one of these printed: {known}.\n"
         "hint: say what its columns mean with --mapping FILE: docs/importing.md"
+    )
+
+
+def _of_output(files: Sequence[Path], kind: Output, facts: Facts) -> Contents:
+    given = {name for name, value in vars(facts).items() if value is not None}
+    if left := sorted(given - kind.takes):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in left)
+        raise SuiteError(f"{options}: not for {kind.tool}, whose output says it itself.")
+    reads = []
+    for file in files:
+        try:
+            reads.append(kind.read(file.name, plain_text(read_text(file)), facts))
+        except ToolError as error:
+            raise SuiteError(f"{file.name}: {error}") from None
+    cases = [case for read in reads for case in read.cases]
+    lines = "".join(f"# {file.name}\n" for file in files)
+    return Contents(
+        name=re.sub(r"\W+", "-", kind.tool.lower()),
+        question=kind.question,
+        source=kind.tool,
+        device=kind.device,
+        gpu=None,
+        ranks_per_node=max(nodes(case.world_size, case.num_nodes) for case in cases),
+        cases=cases,
+        text=f"# Imported by 'clusterbench import' from the output of {kind.tool}:\n{lines}".encode(),
+        notes=tuple(note for read in reads for note in read.notes),
     )
 
 

@@ -51,6 +51,8 @@ FACTORS: Mapping[str, Mapping[str, float]] = {
     "FLOP/s": {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15},
     "fraction": {"fraction": 1.0, "%": 0.01},
     "tokens/s": {"tokens/s": 1.0},
+    "1/s": {"1/s": 1.0},
+    "1": {"1": 1.0},
 }
 """Unit of a metric -> units a file may print it in, and what one of them is in it."""
 

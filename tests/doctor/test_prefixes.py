@@ -11,11 +11,20 @@ from clusterbench.doctor.said import File
 from tests.doctor import test_logs as said
 from tests.doctor import test_torch_log
 from tests.doctor.readers import (
+    test_amd_smi,
+    test_dcgmi_diag,
+    test_dcgmi_health,
+    test_dcgmi_nvlink,
     test_deepep,
     test_dmidecode,
+    test_ethtool_settings,
+    test_ethtool_stats,
     test_gdrcopy,
+    test_gpu_burn,
     test_gpu_copy,
+    test_gpu_fryer,
     test_ibnetdiscover,
+    test_ibqueryerrors,
     test_lspci_acs,
     test_lspci_list,
     test_nccl_tests,
@@ -23,7 +32,10 @@ from tests.doctor.readers import (
     test_nvbandwidth,
     test_nvidia_p2p,
     test_nvidia_topo,
+    test_nvlink_errors,
+    test_perfquery,
     test_perftest,
+    test_rocm_smi,
 )
 from tests.tools.test_nccl_log import WHOLE
 
@@ -84,6 +96,18 @@ TEXTS = {
     "gpu_copy of SuperBench": test_gpu_copy.SLOW,
     "nvbandwidth": test_nvbandwidth.SLOW,
     "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
+    "dcgmi diag": test_dcgmi_diag.FAILED,
+    "dcgmi health -c": test_dcgmi_health.FAILURE,
+    "perfquery": test_perfquery.DISCARDS,
+    "ethtool NIC": test_ethtool_settings.SLOW,
+    "nvidia-smi nvlink -e": test_nvlink_errors.RETRAINED,
+    "dcgmi nvlink -s": test_dcgmi_nvlink.DOWN,
+    "amd-smi": test_amd_smi.ILL,
+    "rocm-smi": test_rocm_smi.CAPPED,
+    "gpu-burn": test_gpu_burn.FAULTY,
+    "gpu-fryer": test_gpu_fryer.SLOW,
+    "ethtool -S": test_ethtool_stats.DAMAGED,
+    "ibqueryerrors": test_ibqueryerrors.FOUND,
 }
 
 

@@ -1,0 +1,111 @@
+"""``ethtool -S``: packets that arrived damaged, links that were lost, and packets that found no buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterbench.checks._retransmission import share_lost
+from clusterbench.doctor import Found, Healthy, NotJudged
+from clusterbench.doctor.said import HostText, Said
+from clusterbench.tools import ethtool_stats
+from clusterbench.tools.ethtool_stats import Interface
+from clusterbench.types import Severity
+
+_NAME = "ethernet_errors"
+_DAMAGED = (
+    "rx_crc_errors_phy",
+    "rx_pcs_symbol_err_phy",
+    "rx_crc_errors",
+    "rx_crc_errors.nic",
+    "port.rx_crc_errors",
+    "rx_fcs_errors",
+    "rx_fcs_err_frames",
+    "rx_align_errors",
+    "rx_alignment_symbol_errors",
+    "frames_rx_bad_fcs",
+)
+"""Of the wire: cable, transceiver, fibre. Sums that IP and TCP check are none of them."""
+_LOST = ("link_down_events_phy", "link_down_events")
+_NO_BUFFER = ("rx_discards_phy", "rx_missed_errors", "rx_missed_errors.nic", "rx_discards", "rx_stat_discard")
+_MODULE = ("module_bus_stuck", "module_high_temp", "module_bad_shorted")
+_STORM = "tx_pause_storm_error_events"
+_ALLOWANCE = "_allowance_exceeded"
+
+MOST_DAMAGED = 1e-7
+"""Of the packets: IEEE 802.3 allows a bit in 1e12, which is 7e-8 of packets of 9,000 bytes."""
+FEWEST_DAMAGED = 10
+MOST_LOST = 10
+"""Times that a link went down: the limit of rdma-core for ports of InfiniBand."""
+MOST_WITHOUT_BUFFER, SOME_WITHOUT_BUFFER = 0.01, 1e-4
+"""Shares of the packets; of RoCE, where each costs what is in flight, a share of its bandwidth."""
+
+_CONFIRM = "ethtool -S {} | grep -E 'crc|symbol|link_down|discard|missed'; ethtool -m {}"
+_CABLE = "clean, reseat or replace cable and transceiver, at both ends; look at the counters of the switch's port"
+
+
+class EthtoolStatistics(HostText):
+    """Counters since the driver was loaded; of a driver whose counters of damaged packets are not known, not judged.
+
+    Whether they still grow takes a second reading.
+    """
+
+    kind = "ethtool -S"
+
+    def holds(self, text: str) -> bool:
+        return ethtool_stats.is_statistics(text)
+
+    def read(self, text: str, name: str) -> Said:
+        interfaces = ethtool_stats.parse(text)
+        found = tuple(each for interface in interfaces for each in _found(interface, name))
+        healthy, unknown = [], []
+        for interface in interfaces:
+            known = [counter for counter in _DAMAGED if counter in interface.counters]
+            place = interface.name or "the interface"
+            if not known:
+                why = f"no counter of damaged packets of {place} is known: another driver, or the text is cut"
+                unknown.append(NotJudged(_NAME, (name,), why, "ethtool -S, whole; the counters of the switch's port"))
+            elif not interface.num_received:
+                why = f"{place} has received nothing, or does not say how much"
+                unknown.append(NotJudged(_NAME, (name,), why, "ethtool -S after traffic"))
+            elif not any(interface.counters[counter] for counter in known):
+                what = f"{place}: {interface.num_received:,} packets received, none damaged"
+                healthy.append(Healthy(_NAME, (name,), what))
+        return Said(found=found, healthy=tuple(healthy), not_judged=tuple(unknown), hosts=(name,))
+
+
+def _found(interface: Interface, name: str) -> Iterator[Found]:
+    received = interface.num_received or 0
+
+    def make(severity: Severity, what: str, counter: str, fix: str) -> Found:
+        evidence, device = f"{name}: {interface.lines[counter]}", interface.name or "NIC"
+        return Found(_NAME, severity, (name,), interface.name, what, evidence, _CONFIRM.format(device, device), fix)
+
+    counted = {counter: count for counter, count in interface.counters.items() if count}
+    for counter in filter(counted.__contains__, _DAMAGED):
+        count = counted[counter]
+        many = count > FEWEST_DAMAGED and count > MOST_DAMAGED * received > 0
+        share = f", {count / received:.1e} of those that it received" if received else ""
+        yield make("warning" if many else "note", f"{count:,} damaged packets ({counter}){share}", counter, _CABLE)
+    for counter in filter(counted.__contains__, _LOST):
+        if (count := counted[counter]) > 1:  # the first is how it came up
+            what = f"its link went down {count:,} times"
+            yield make("warning" if count > MOST_LOST else "note", what, counter, _CABLE)
+    for counter in filter(counted.__contains__, _NO_BUFFER):
+        count = counted[counter]
+        share_of = share_lost(count, received) if counter == _NO_BUFFER[0] else count / received if received else 0.0
+        if share_of >= SOME_WITHOUT_BUFFER:
+            what = f"{count:,} packets found no receive buffer ({counter}), of {received:,}"
+            fix = "of RoCE: lossless priority (PFC) and ECN on hosts and switches; else larger rings (ethtool -G)"
+            yield make("warning" if share_of >= MOST_WITHOUT_BUFFER else "note", what, counter, fix)
+    for counter in filter(counted.__contains__, _MODULE):
+        what = f"its module reported {counter.removeprefix('module_').replace('_', ' ')} {counted[counter]:,} times"
+        yield make("warning", what, counter, "cool, reseat or replace the transceiver")
+    if _STORM in counted:
+        what = f"was paused too long {counted[_STORM]:,} times, until it stopped pausing: packets were lost"
+        fix = "the same lossless priority (PFC) on hosts and switches; look for what this host was too slow in"
+        yield make("warning", what, _STORM, fix)
+    for counter in (counter for counter in counted if counter.endswith(_ALLOWANCE)):
+        what = f"the cloud's limit of this instance held back {counted[counter]:,} packets ({counter})"
+        yield make(
+            "note", what, counter, "a larger instance, or less traffic over this interface: no fault of the link"
+        )
