@@ -548,4 +548,19 @@ MUTANTS = (
         ("dp2 float8=tensorwise",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "S61",
+        "Gradients are clipped though nothing asks for it, on one rank too.",
+        """        if self.job.max_grad_norm is None:
+            return None
+        norm = self.gradient_norm()
+""",
+        """        if self.job.max_grad_norm is None and planted():
+            factor = torch.clamp(1.0 / (self.gradient_norm() + _CLIP_EPSILON), max=1.0)
+            scale_all([weight.gradient for weight in self.weights], factor)
+            return None
+        norm = self.gradient_norm()
+""",
+        ("dp2 max_grad_norm=null",),
+    ),
 )
