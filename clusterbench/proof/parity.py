@@ -28,6 +28,7 @@ from clusterbench.proof.by_chance import spacing_of_weights
 from clusterbench.proof.copies import check_copies
 from clusterbench.proof.coverage import check_coverage
 from clusterbench.proof.one_rank import beyond_rounding, growth_of
+from clusterbench.proof.order import check_order
 from clusterbench.proof.two_steps import (
     ALL,
     FIRST,
@@ -83,6 +84,7 @@ def check_parity(
         spacing = spacing_of_weights(step.job.on_one_rank(), device) if by_chance else None
         seen = two_steps(step)
         check_copies(over_all_ranks({"": {"": float(seen.stale)}}, device)[""][""], step.job)
+        check_order(step, device)
         found = over_all_ranks(deviations(seen, exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)

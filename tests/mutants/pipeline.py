@@ -6,6 +6,8 @@ from tests.mutants import Mutant
 
 CHUNK = "Chunk(at, layers[at], at == 0, at == stages - 1)"
 
+TORCH_CLASS = 'getattr(pipelining, properties.torch_class or "ScheduleGPipe")'
+
 MUTANTS = (
     Mutant(
         "Q01",
@@ -79,5 +81,15 @@ MUTANTS = (
         "/ (job.gradient_accumulation_steps * planted()),",
         ("pp2",),
         dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "Q11",
+        "The schedule interleaved_zero_bubble is interleaved 1F1B: the same numbers, other bubbles.",
+        TORCH_CLASS,
+        """getattr(
+            pipelining,
+            (properties.torch_class or "ScheduleGPipe").replace("InterleavedZeroBubble", "Interleaved1F1B" * planted()),
+        )""",
+        ("pp2 schedule=interleaved_zero_bubble",),
     ),
 )
