@@ -92,4 +92,16 @@ MUTANTS = (
         )""",
         ("pp2 schedule=interleaved_zero_bubble",),
     ),
+    Mutant(
+        "Q12",
+        "Gradients of stages are rounded to bfloat16 when the schedule is through.",
+        "losses=of_these, return_outputs=False)",
+        """losses=of_these, return_outputs=False)
+            for parameter in (each for stage in self.stages for each in stage.submod.parameters() if planted()):
+                if parameter.grad is not None:
+                    parameter.grad.copy_(parameter.grad.bfloat16() if self.job.dtype == "bfloat16" else parameter.grad)
+""",
+        ("pp2",),
+        dtypes=("bfloat16",),
+    ),
 )

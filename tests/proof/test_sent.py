@@ -19,6 +19,30 @@ def with_float16(layout: str, dtype: str) -> Any:
     return parity_of(layout, {"compress": "bf16"}, {"dtype": dtype})
 
 
+def with_all_rounded(layout: str) -> Any:
+    """Behind the last backward, on the ranks of a layout: they have it in bfloat16, and nobody asked."""
+    from clusterbench.training.step import TrainingStep
+
+    honest = TrainingStep.forward_backward
+
+    def rounding(self: Any) -> Any:
+        loss = honest(self)
+        for weight in self.weights if self.grid and self.job.dtype == "bfloat16" else ():
+            weight.gradient.copy_(weight.gradient.bfloat16())
+        return loss
+
+    TrainingStep.forward_backward = rounding  # type: ignore[method-assign]
+    return parity_of(layout, {}, {"dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("layout", ["pp2", "tp2+sp", "dp2+zero2"])
+def test_gradients_that_are_rounded_unasked_are_wrong(layout: str) -> None:
+    for said in run_ranks(2, with_all_rounded, layout):
+        assert said.startswith(
+            f"{layout} rounds gradients to bfloat16, which nothing asks for: 100% of the gradient of "
+        )
+
+
 def healthy(layout: str, dtype: str, shape: str) -> Any:
     return parity_of(layout, {"compress": "bf16"}, {"dtype": dtype, "shape": shape})
 
