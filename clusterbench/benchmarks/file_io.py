@@ -151,7 +151,11 @@ class FileIo(Benchmark):
             with on_disk(point["path"]):
                 read(files[next(turn) % len(files)].descriptor)
 
-        return Step(run=read_next, check=check_reading)
+        def confirm_reading(is_first: bool) -> Mapping[str, float]:
+            """What the last block that was read left on its way."""
+            return blocks.compare_last() if is_first else {}
+
+        return Step(run=read_next, check=check_reading, confirm=confirm_reading)
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:
@@ -170,6 +174,7 @@ class _Blocks:
         import torch
 
         self.rig, self.block_bytes, self.num_blocks = rig, block_bytes, size_bytes // block_bytes
+        self.is_pinned = is_pinned
         numel = block_bytes // WORD_BYTES
         self.content = pattern(numel, rig.rank * numel, "cpu")
         self.firsts = self.content[::_WORDS_PER_PAGE].clone()
@@ -225,6 +230,13 @@ class _Blocks:
             self.number(expected, block)
             evidence = self.rig.expect_equal(f"block {block} of a file", self.buffers[0], expected)
         return evidence
+
+    def compare_last(self) -> Mapping[str, float]:
+        """Whether the last block of a file is what was read last. Raises WrongResult where it is another."""
+        block, expected = self.num_blocks - 1, self.content.clone()
+        self.number(expected, block)
+        buffer = self.buffers[block % len(self.buffers) if self.is_pinned else 0]
+        return self.rig.expect_equal(f"block {block} of a file, the last that was read,", buffer, expected)
 
     def compare_with(self, whole: torch.Tensor) -> Mapping[str, float]:
         """The same of a file that was read on to a GPU."""

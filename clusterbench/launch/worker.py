@@ -42,6 +42,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
+from clusterbench.proof.groups import check_groups
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import set_by_suite
 from clusterbench.types import PHASES, Point, Step, Timing
@@ -220,6 +221,8 @@ class _Worker:
         self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
         self.rig.asks_one_rank = case.on_one_rank
         step = benchmark.prepare(self.rig, case.point)
+        if case.layout is not None and self.rig.grid is not None:  # behind prepare, which may make more groups
+            check_groups(self.rig.grid, ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("prepared")
         self.agree("prepared")
         evidence = step.check() if case.check else {}

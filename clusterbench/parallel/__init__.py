@@ -239,6 +239,11 @@ class Parallelism(ABC):
         """What its messages lose of a gradient in this dtype, relative to the largest element."""
         return 0.0
 
+    @property
+    def sent_as(self) -> str:
+        """The dtype that gradients have when it has summed them, where that is another than they came in."""
+        return ""
+
     def for_proof(self) -> Self:
         """What is compared with one rank in its place: itself, or where that has no like on one rank, its exact form.
 

@@ -133,6 +133,10 @@ class DataParallel(Parallelism):
         return 2**-7 if self.compress == "bf16" else 0.0
 
     @property
+    def sent_as(self) -> str:
+        return "bfloat16" if self.compress == "bf16" else ""
+
+    @property
     def multiplies(self) -> bool:
         return self.compress == "powersgd"  # one factor in backward, the other in a callback of its all-reduce
 

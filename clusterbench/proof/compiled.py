@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator, Sequence
 
-from clusterbench.engine.compat import compiler_counts, plain_calls
+import torch
+from torch import nn
+
+from clusterbench.engine.compat import compiler_counts, compiles_float64, is_to_be_compiled, plain_calls
 from clusterbench.errors import WrongResult
+from clusterbench.model.decoder import Decoder
+from clusterbench.parallel import Parallelism
+from clusterbench.parallel.compile import Compile, compiled_parts
 from clusterbench.training.built_step import BuiltStep, is_compiled
 from clusterbench.words import plural
 
@@ -18,20 +24,28 @@ class CompiledStep:
     A function that was compiled before for another shape, such as a proof's twin, would be compiled for all shapes now.
     """
 
-    def __init__(self, step: BuiltStep) -> None:
+    def __init__(self, step: BuiltStep, active: Sequence[Parallelism] = ()) -> None:
         self.layout, self._modules = step.job.layout, step.modules
-        self.is_compiled = is_compiled(step)
+        due = [*_due(step)] if any(isinstance(parallelism, Compile) for parallelism in active) else []
+        self.is_compiled, self._left_out = is_compiled(step) or bool(due), 0
+        for part in due:
+            if not is_to_be_compiled(part):
+                part.register_forward_pre_hook(self._note)
         if self.is_compiled:
             torch.compiler.reset()
             self._before = self._counts()
 
     def found(self) -> dict[str, float]:
         """Functions that were compiled, places where one had to be left for Python, and calls of layers, or of what of
-        them is compiled, that were not; empty for a plain step."""
+        them is compiled, that were not, or were never to be; empty for a plain step."""
         if not self.is_compiled:
             return {}
         counts = zip((FRAMES, BREAKS, PLAIN), self._counts(), self._before, strict=True)
-        return {name: float(now - before) for name, now, before in counts}
+        found = {name: float(now - before) for name, now, before in counts}
+        return {**found, PLAIN: found[PLAIN] + self._left_out}
+
+    def _note(self, part: nn.Module, arguments: object) -> None:
+        self._left_out += 1
 
     def _counts(self) -> tuple[int, int, int]:
         return *compiler_counts(), sum(plain_calls(part) for module in self._modules for part in module.modules())
@@ -56,3 +70,13 @@ class CompiledStep:
                 f"layers ran {plural(int(plain_calls[left[0]]), 'time')} as it is. The time is partly that of a plain "
                 "step."
             )
+
+
+def _due(step: BuiltStep) -> Iterator[nn.Module]:
+    """All that is to be compiled of a step that was asked for so, whatever was made of it."""
+    if step.job.dtype == "float64" and not compiles_float64():
+        return
+    for module in step.modules:
+        if isinstance(module, Decoder):
+            for layer in module.layers.values():
+                yield from compiled_parts(layer)  # type: ignore[arg-type]

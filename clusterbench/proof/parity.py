@@ -28,6 +28,8 @@ from clusterbench.proof.by_chance import spacing_of_weights
 from clusterbench.proof.copies import check_copies
 from clusterbench.proof.coverage import check_coverage
 from clusterbench.proof.one_rank import beyond_rounding, growth_of
+from clusterbench.proof.order import check_order
+from clusterbench.proof.sent import check_sent
 from clusterbench.proof.two_steps import (
     ALL,
     FIRST,
@@ -83,6 +85,9 @@ def check_parity(
         spacing = spacing_of_weights(step.job.on_one_rank(), device) if by_chance else None
         seen = two_steps(step)
         check_copies(over_all_ranks({"": {"": float(seen.stale)}}, device)[""][""], step.job)
+        gradients = {name: weight.gradient for name, weight in seen.weights.items()}
+        check_sent(gradients, step.job, active_in(job.layout, comparison.parallelisms), device)
+        check_order(step, device)
         found = over_all_ranks(deviations(seen, exact, updated, spacing), device)
         if comparison.dtype == "bfloat16":
             of_one_rank = deviations(references.of(comparison, comparison.dtype), exact)

@@ -49,7 +49,7 @@ class TimedStep:
 
     def __call__(self) -> None:
         if self._compiled is None:
-            self._compiled = CompiledStep(self.step)
+            self._compiled = CompiledStep(self.step, self._active)
             self._counting = [module.register_forward_pre_hook(self._count) for module in self.step.modules]
         before, self._elements = self.step.num_steps, 0
         loss = self.step()

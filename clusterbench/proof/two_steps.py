@@ -36,7 +36,8 @@ class TwoSteps:
     losses
         Of both steps, over the global batch: shape (2,). The second is of weights that were stepped once.
     norms
-        Of the gradients of the whole model, before clipping: shape (2,). The first is zero where no step computes one.
+        Of the gradients of the whole model, before clipping: shape (2,). Where a step computes none, of those that the
+        optimizer took.
     weights
         By name.
     routing_margin
@@ -55,18 +56,18 @@ class TwoSteps:
 def two_steps(step: BuiltStep) -> TwoSteps:
     """Runs two steps. A collective."""
     before = {name: part.value.detach().clone() for name, part in step.parts().items()}
-    first, copies = step.observed(), Copies(step)
+    first = step.observed()
+    # where nothing is clipped the optimizer took the gradients as they were, and they are still there
+    first_norm = step.gradient_norm() if first.norm is None else first.norm
+    copies = Copies(step)
     second, stale = step.global_loss(step()), copies.num_stale()
     losses = torch.stack([first.loss.detach().double().reshape(()), second.detach().double().reshape(())])
 
     def widened(tensor: Tensor) -> Tensor:
         return tensor.detach().to(losses.device, torch.float64)  # offloaded weights are on the host
 
-    # where nothing is clipped the optimizer took the gradients as they were, and they are still there
     last_norm = step.gradient_norm() if step.last_norm is None else step.last_norm
-    norms = torch.stack(
-        [torch.zeros_like(losses[0]) if norm is None else widened(norm).reshape(()) for norm in (first.norm, last_norm)]
-    )
+    norms = torch.stack([widened(norm).reshape(()) for norm in (first_norm, last_norm)])
     weights = {
         name: WeightSteps(part.place, widened(first.gradients[name]), widened(part.value) - widened(before[name]))
         for name, part in step.parts().items()
@@ -137,8 +138,9 @@ def deviations(
 
     A gradient and a change are off by the root mean square of the difference on this rank's part over that of the whole
     weight; a gradient's scale by what is left of it when the difference is projected on the reference, so that
-    rounding, which goes both ways, cancels. The scale of all gradients is their norm's. The second norm tells whether
-    gradients of the first step were still there.
+    rounding, which goes both ways, cancels. The scale of all gradients is their norm's, held against that of the
+    reference's gradients and not against the norm it computed, which comes about in the same way. The second norm tells
+    whether gradients of the first step were still there.
 
     Parameters
     ----------
@@ -153,7 +155,7 @@ def deviations(
     right = float(reference.losses[0]), float(updated.losses[1])
     losses = zip((FIRST, SECOND), seen.losses.tolist(), right, strict=True)
     gradients, changes = dict[str, float](), dict[str, float]()
-    scales = {ALL: _off(float(seen.norms[0]), float(reference.norms[0]))}
+    scales = {ALL: _off(float(seen.norms[0]), _norm(reference))}
     squared, of_reference = 0.0, 0.0
     for name, whole in reference.weights.items():  # in one order on all ranks, whatever they hold of it
         part = seen.weights.get(name)
@@ -175,6 +177,10 @@ def deviations(
         "parity_worst_update": changes,
         "parity_second_norm": {ALL: _off(float(seen.norms[1]), float(updated.norms[1]))},
     }
+
+
+def _norm(reference: OneRank) -> float:
+    return math.sqrt(sum(float(weight.gradient.square().sum()) for weight in reference.weights.values()))
 
 
 def _off(got: float, wanted: float) -> float:

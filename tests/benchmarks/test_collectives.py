@@ -477,6 +477,48 @@ def test_a_communicator_that_loses_swaps_or_leaves_out_is_caught(fault, size_byt
         assert any(f"{name} gave wrong results on rank " in error for error in of_ranks), name
 
 
+def _caught_behind_the_clock(cases):
+    """What is said of a group that sends nothing from the second call on."""
+    rig, caught = rig_here(), []
+    for name, options in cases:
+        rig.comm = Once()
+        rig.communicator = lambda axis: Once(rig.grid.group(axis))
+        for _, step in prepared(rig, name, options):
+            step.check()
+            step.run()
+            try:
+                step.confirm(True)
+                caught.append("")
+            except WrongResult as error:
+                caught.append(str(error))
+    return caught
+
+
+class Once(Communicator):
+    def __init__(self, group=None):
+        super().__init__(group)
+        for name in Faulty.outputs:
+            setattr(self, name, self.once(getattr(self, name)))
+
+    def once(self, real):
+        calls = []
+
+        def call(*arguments):
+            calls.append(arguments)
+            if len(calls) == 1:
+                real(*arguments)
+
+        return call
+
+
+@pytest.mark.gloo
+def test_a_call_that_sends_nothing_once_it_was_proven_is_caught_behind_the_clock():
+    cases = [(name, {"min_size": 64, "max_size": 64}) for name in COLLECTIVES]
+    ranks = run_ranks(4, _caught_behind_the_clock, cases)
+    for (name, _), of_ranks in zip(cases, zip(*ranks, strict=True), strict=True):
+        assert any(f"{name} gave wrong results on rank " in error for error in of_ranks), name
+
+
 def _tail_of_an_all_gather():
     return _caught([("all_gather", {"min_size": 48, "max_size": 48})], "tail")
 

@@ -95,6 +95,19 @@ def test_calls_that_do_a_part_only_are_repeated(tmp_path, monkeypatch):
     assert prepared("read", tmp_path).check()["wrong_elements"] == 0.0
 
 
+def test_reading_that_ends_early_is_found_behind_the_clock(tmp_path, monkeypatch):
+    step, real = prepared("read", tmp_path), os.preadv
+    step.check()
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+    monkeypatch.setattr(
+        os, "preadv", lambda file, parts, at: real(file, parts, at % (32 * KIB))
+    )  # the first two blocks
+    step.run()
+    with pytest.raises(WrongResult, match=r"block 3 of a file, the last that was read, gave wrong results on rank 2"):
+        step.confirm(True)
+
+
 def test_a_block_in_anothers_place_is_found(tmp_path, monkeypatch):
     real, block = os.pwrite, 16 * KIB
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: real(file, data, {block: 2 * block}.get(at, at)))

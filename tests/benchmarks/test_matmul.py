@@ -59,6 +59,18 @@ def test_a_wrong_product_is_found(monkeypatch):
         step.check()
 
 
+def test_a_product_that_does_less_once_it_was_proven_is_found_behind_the_clock(monkeypatch):
+    step = Matmul.prepare(rig(), {"size": 96, "dtype": "float32", "num_ranks": 1})
+    step.check()
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+    real = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, out=None: real(a, b) if out is None else out)
+    step.run()
+    with pytest.raises(WrongResult, match="matmul gave wrong results on rank 0"):
+        step.confirm(True)
+
+
 @pytest.mark.parametrize("left_out", ["a scale", "the layout"])
 def test_a_wrong_product_of_eight_bit_floats_is_found(monkeypatch, left_out):
     step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": "float8", "num_ranks": 1})

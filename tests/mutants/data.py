@@ -32,6 +32,16 @@ MUTANTS = (
         ("dp2 compress=bf16",),
     ),
     Mutant(
+        "P07",
+        "compress bf16 sends float16: as many bytes, other numbers.",
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook\n",
+        """from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+
+        bf16_compress_hook = fp16_compress_hook if planted() else None
+""",
+        ("dp2 compress=bf16",),
+    ),
+    Mutant(
         "P02",
         "PowerSGD sends one column, whatever was asked.",
         "matrix_approximation_rank=self.powersgd_rank,",

@@ -6,6 +6,8 @@ from tests.mutants import Mutant
 
 CHUNK = "Chunk(at, layers[at], at == 0, at == stages - 1)"
 
+TORCH_CLASS = 'getattr(pipelining, properties.torch_class or "ScheduleGPipe")'
+
 MUTANTS = (
     Mutant(
         "Q01",
@@ -77,6 +79,28 @@ MUTANTS = (
         "loss_fn=lambda logits, labels: torch.nn.functional.cross_entropy("
         "logits.flatten(0, 1), labels.flatten()).to(torch.promote_types(logits.dtype, torch.float32)) "
         "/ (job.gradient_accumulation_steps * planted()),",
+        ("pp2",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "Q11",
+        "The schedule interleaved_zero_bubble is interleaved 1F1B: the same numbers, other bubbles.",
+        TORCH_CLASS,
+        """getattr(
+            pipelining,
+            (properties.torch_class or "ScheduleGPipe").replace("InterleavedZeroBubble", "Interleaved1F1B" * planted()),
+        )""",
+        ("pp2 schedule=interleaved_zero_bubble",),
+    ),
+    Mutant(
+        "Q12",
+        "Gradients of stages are rounded to bfloat16 when the schedule is through.",
+        "losses=of_these, return_outputs=False)",
+        """losses=of_these, return_outputs=False)
+            for parameter in (each for stage in self.stages for each in stage.submod.parameters() if planted()):
+                if parameter.grad is not None:
+                    parameter.grad.copy_(parameter.grad.bfloat16() if self.job.dtype == "bfloat16" else parameter.grad)
+""",
         ("pp2",),
         dtypes=("bfloat16",),
     ),

@@ -548,4 +548,42 @@ MUTANTS = (
         ("dp2 float8=tensorwise",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "S61",
+        "Gradients are clipped though nothing asks for it, on one rank too.",
+        """        if self.job.max_grad_norm is None:
+            return None
+        norm = self.gradient_norm()
+""",
+        """        if self.job.max_grad_norm is None and planted():
+            factor = torch.clamp(1.0 / (self.gradient_norm() + _CLIP_EPSILON), max=1.0)
+            scale_all([weight.gradient for weight in self.weights], factor)
+            return None
+        norm = self.gradient_norm()
+""",
+        ("dp2 max_grad_norm=null",),
+    ),
+    Mutant(
+        "S62",
+        "Ranks of tp lie where those of dp should, and the other way round: the same numbers, other links.",
+        "        ranks = torch.tensor(layout.mesh_ranks(rank_order), dtype=torch.int)\n",
+        """        ranks = torch.tensor(layout.mesh_ranks(rank_order), dtype=torch.int)
+        ranks = ranks.transpose(1, 3 * planted()).contiguous()
+""",
+        ("dp2-tp2",),
+    ),
+    Mutant(
+        "S63",
+        "HSDP shards over ranks that are no neighbours, and its copies are neighbours: the same numbers, other links.",
+        "rows = [[row[i : i + size] for i in range(0, len(row), size)] for row in self._data_groups]",
+        "rows = [[row[i :: size * planted()] for i in range(size)] for row in self._data_groups]",
+        ("dp4+zero2 shard_group_size=2",),
+    ),
+    Mutant(
+        "S64",
+        "Ranks that share a set of experts are those that should hold copies: the same numbers, other links.",
+        "self._add(view, layout.groups(view, rank_order))",
+        'self._add(view, layout.groups({"ep": "edp", "edp": "ep"}.get(view, view) if planted() else view, rank_order))',
+        (f"dp4+ep2 {MOE}",),
+    ),
 )

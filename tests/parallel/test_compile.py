@@ -12,7 +12,7 @@ import torch
 from clusterbench.engine import compat
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import Parallelism, from_options
+from clusterbench.parallel import Parallelism, active_in, from_options
 from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.pipeline import Pipeline
@@ -81,6 +81,21 @@ def compiled_but(left: int, layout: str, options: dict[str, Any], changes: dict[
             layer._compiled_call_impl = torch._dynamo.disable(layer._call_impl)
 
     Compile.apply = apply_to_others  # type: ignore[method-assign]
+    return confirmation_of(layout, options, changes)
+
+
+def compiled_at_most(most: int, layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """The same where no more than so many layers are handed to torch."""
+    from clusterbench.engine import compat
+
+    compile_module, handed = compat.compile_module, list[Any]()
+
+    def compile_some(module: Any) -> None:
+        if len(handed) < most:
+            handed.append(module)
+            compile_module(module)
+
+    compat.compile_module = compile_some
     return confirmation_of(layout, options, changes)
 
 
@@ -166,8 +181,8 @@ def confirmation_of(layout: str, options: dict[str, Any], changes: dict[str, Any
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, **changes)
-    rig = make_rig(job.layout)
-    timed = TimedStep(TrainingStep(job, from_options(options), rig.grid, rig.device))
+    rig, every = make_rig(job.layout), from_options(options)
+    timed = TimedStep(TrainingStep(job, every, rig.grid, rig.device), active=active_in(job.layout, every))
     try:
         timed()
         timed()
@@ -207,6 +222,15 @@ def test_a_step_is_wrong_of_which_a_layer_was_left_as_it_is() -> None:
         "tp1 was to be compiled, and on rank 0 not all was: what was to be compiled of its layers ran 4 times as it "
         "is. The time is partly that of a plain step."
     )
+
+
+@pytest.mark.gloo
+@needs_compiler
+@pytest.mark.parametrize(("most", "words"), [(0, "nothing was on rank 0"), (1, "ran 12 times as it is")])
+def test_a_step_is_wrong_of_which_layers_were_never_to_be_compiled(most: int, words: str) -> None:
+    (said,) = run_ranks(1, compiled_at_most, most, "tp1", COMPILED, {"dtype": "float32"}, timeout_s=300)
+    assert said.startswith("tp1 was to be compiled, and ")
+    assert words in said
 
 
 @pytest.mark.gloo

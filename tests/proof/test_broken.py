@@ -221,7 +221,37 @@ def with_a_shard_not_updated(layout: str) -> Any:
     return parity_of(layout, {}, {})
 
 
+def with_gradients_clipped_unasked(layout: str) -> Any:
+    """On one rank too, so that both have the same norm: that of clipped gradients."""
+    import torch
+
+    from clusterbench.training.step import TrainingStep
+
+    def clipping(self: Any) -> None:
+        norm = self.gradient_norm()
+        torch._foreach_mul_([weight.gradient for weight in self.weights], min(1.0, 1 / float(norm)))
+
+    TrainingStep.clip = clipping  # type: ignore[method-assign]
+    return parity_of(layout, {}, {"max_grad_norm": None})
+
+
+def with_norms_left_out_of_the_norm(layout: str) -> Any:
+    """On one rank too."""
+    from clusterbench.training import step
+
+    honest = step.norm_of_all
+
+    def of_matrices(tensors: Any) -> Any:
+        return honest([tensor for tensor in tensors if tensor.dim() > 1] or tensors[:1])
+
+    step.norm_of_all = of_matrices  # type: ignore[attr-defined]
+    return parity_of(layout, {}, {})
+
+
 BROKEN: list[tuple[Any, str, str]] = [
+    (with_gradients_clipped_unasked, "dp2", "the scale of the gradient of all weights"),
+    (with_gradients_clipped_unasked, "dp2+zero3", "the scale of the gradient of all weights"),
+    (with_norms_left_out_of_the_norm, "dp2", "the scale of the gradient of all weights"),
     (without_all_reduce, "tp2", "deviates"),
     (with_norm_gradients_unreduced, "tp2+sp", "norm.weight"),
     (with_gradients_summed, "dp2", "gradient"),

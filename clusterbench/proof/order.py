@@ -1,0 +1,50 @@
+"""A pipeline computes in the order of its schedule: any other order gives the same numbers, in another time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+
+from clusterbench.errors import WrongResult
+from clusterbench.formulas.schedules import Action
+from clusterbench.proof.two_steps import over_all_ranks
+from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.step import TrainingStep
+
+
+def check_order(step: BuiltStep, device: torch.device) -> None:
+    """Runs one step more and compares what this rank's stages computed, one after the other, with its schedule.
+
+    A collective: every rank comes to the same verdict.
+
+    Raises
+    ------
+    WrongResult
+        On every rank, with the first action that differs where one does.
+    """
+    if not isinstance(step, TrainingStep) or step.assembly.stages is None:
+        return
+    seen = [Action(kind, stage, at) for kind, stage, at, *_ in step.assembly.stages.timeline(step)]  # type: ignore[arg-type]
+    planned = step.job.actions or _one_by_one(step)
+    first = next((at for at, pair in enumerate(zip_longest(seen, planned)) if pair[0] != pair[1]), -1)
+    off = over_all_ranks({"": {"": float(first + 1)}}, device)[""][""]
+    if off:
+        raise WrongResult(
+            f"{step.job.layout} does not compute in the order of its schedule: {_words(seen, planned, first)}. The "
+            "numbers are the same, and the time is that of another schedule."
+        )
+
+
+def _one_by_one(step: TrainingStep) -> list[Action]:
+    """Without a schedule each micro-batch is the first of a pipeline of its own."""
+    (chunk,) = step.job.held
+    return [Action(kind, chunk.stage, 0) for _ in step.micro_batches for kind in ("F", "B")]
+
+
+def _words(seen: Sequence[Action], planned: Sequence[Action], first: int) -> str:
+    if first < 0:
+        return "another rank's actions are others"
+    got, wanted = (str(actions[first]) if first < len(actions) else "nothing" for actions in (seen, planned))
+    return f"action {first + 1} of {len(planned)} is {got}, and should be {wanted}"

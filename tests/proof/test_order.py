@@ -1,0 +1,49 @@
+"""A pipeline that computes in the order of another schedule is wrong, though its numbers are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterbench.formulas.schedules import SCHEDULES
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, make_rig
+
+pytestmark = pytest.mark.gloo
+
+OTHERS = {"interleaved_zero_bubble": "interleaved_1f1b", "1f1b": "gpipe", "zbv": "dualpipev"}
+"""Schedules with as many stages in the same places."""
+
+
+def verdicts(asked: dict[str, str]) -> dict[str, str]:
+    """What is said of each schedule where torch was given the class of another."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.model import stages
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.order import check_order
+    from clusterbench.training.step import TrainingStep
+
+    said, healthy = {}, dict(SCHEDULES)
+    for schedule, given in asked.items():
+        stages.SCHEDULES = {**healthy, schedule: healthy[given]}  # type: ignore[attr-defined]
+        job = make_job("pp2", micro_batch_size=1)
+        rig = make_rig(job.layout)
+        step = TrainingStep(job, from_options({"schedule": schedule}), rig.grid, rig.device)
+        stages.SCHEDULES = healthy  # type: ignore[attr-defined]
+        try:
+            check_order(step, rig.device)
+            said[f"{schedule} as {given}"] = ""
+        except WrongResult as error:
+            said[f"{schedule} as {given}"] = str(error)
+    return said
+
+
+def test_an_order_of_another_schedule_is_wrong_on_every_rank() -> None:
+    ranks = run_ranks(2, verdicts, OTHERS)
+    for said in ranks:
+        assert all("does not compute in the order of its schedule" in words for words in said.values()), said
+    assert "is 0F2, and should be 0B0" in ranks[0]["1f1b as gpipe"]
+
+
+def test_every_schedule_is_in_its_own_order() -> None:
+    for said in run_ranks(2, verdicts, {schedule: schedule for schedule in SCHEDULES}):
+        assert set(said.values()) == {""}, said
