@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from queue import Empty
@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterbench import parallel
 from clusterbench.expected.flops import executed_by_rank
-from clusterbench.expected.memory import TOTAL, held_memory
+from clusterbench.expected.memory import OF_TOTAL, TOTAL, held_memory
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, expected_traffic, from_options, part_of
@@ -144,19 +144,37 @@ _names: dict[str, str] = {}
 are equal, so a second grid's tensors may travel in a group of the first."""
 
 
+@cache
+def remember_one_rank() -> None:
+    """Has the proof run a twin on one rank once for all cases of a start: what tests break are steps on many."""
+    from clusterbench.proof import parity
+
+    parity._on_one_rank = cache(parity._on_one_rank)
+
+
 def parity_of(
     layout: str, options: dict[str, Any], changes: dict[str, Any], trainer: str = "ours"
 ) -> dict[str, float] | str:
     """The evidence of a layout, or the sentence with which it was found wrong."""
     from clusterbench.errors import WrongResult
-    from clusterbench.proof.parity import check_parity
+    from clusterbench.proof import parity
 
+    remember_one_rank()
     job = make_job(layout, **changes)
     rig = make_rig(job.layout, changes.get("rank_order", "megatron"))
     try:
-        return check_parity(trainers()[trainer](), job, from_options(options), rig.grid, rig.device)
+        return parity.check_parity(trainers()[trainer](), job, from_options(options), rig.grid, rig.device)
     except WrongResult as error:
         return str(error)
+
+
+def steps_to_settle(step: Any) -> int:
+    """After how many steps the next is like all that follow: what is not DDP is built in the first."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from clusterbench.training.passes import STEPS_TO_SETTLE
+
+    return STEPS_TO_SETTLE if isinstance(step.model, DistributedDataParallel) else 1
 
 
 Totals = dict[tuple[str, str], tuple[int, int]]
@@ -170,8 +188,8 @@ def traffic_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) ->
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
     step = TrainingStep(job, every, rig.grid, rig.device)
-    step()
-    step()  # DDP builds its buckets anew in the second
+    for _ in range(steps_to_settle(step)):
+        step()
     with TrafficCounter({**_names, **rig.grid.names()}) as counter:
         step()
     counted = {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
@@ -207,28 +225,41 @@ def flops_of(
     return counted, dict(executed_by_rank(active, step.job, rig.grid.rank("cp")))
 
 
+def fits(peak: Mapping[str, int], formula: Mapping[str, float], less: float, more: float) -> bool:
+    """Whether a rank held what is expected, and in all no more than that."""
+    held = formula["activations"]
+    exact = [name for name in formula if name not in (TOTAL, "activations")]
+    return (
+        all(abs(peak[name] - formula[name]) <= SCALARS_BYTES for name in exact)
+        and held * (1 + less) - SCALARS_BYTES <= peak["activations"] <= held * (1 + more) + SCALARS_BYTES
+        and peak[TOTAL] <= formula[TOTAL] * (1 + OF_TOTAL)
+    )
+
+
 SCALARS_BYTES = 512
 """Losses, and a few numbers in each layer with experts."""
 
 
-def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
+def memory_of(
+    layout: str, options: dict[str, Any], changes: dict[str, Any], less: float = 0.0, more: float = 0.0
+) -> tuple[dict[str, int], dict[str, float]]:
     """Tracked and expected peaks of one step, by category and in all.
 
     The least of three, as Gloo may let go of a buffer late.
 
-    Fewer than three where every rank held what is expected to the byte, but for scalars, or the same twice.
+    Fewer than three where every rank held what is expected to the byte, but for scalars and for a share of activations
+    that may be ``less`` or ``more``, or the same twice.
     """
     import torch
     import torch.distributed as dist
 
     from clusterbench.engine.memory import MemoryTracker
-    from clusterbench.training.passes import STEPS_TO_SETTLE
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, **changes)
     rig, every = make_rig(job.layout), from_options(options)
     step = TrainingStep(job, every, rig.grid, rig.device)
-    for _ in range(STEPS_TO_SETTLE):
+    for _ in range(steps_to_settle(step)):
         step()
     formula = held_memory(active_in(job.layout, every), step.job)
     peaks: list[dict[str, int]] = []
@@ -237,8 +268,7 @@ def memory_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
             step()
         seen = tracker.peak()
         peak = {**seen.peak_by_category, TOTAL: seen.total_bytes}
-        categories = [name for name in formula if name != TOTAL]
-        is_sure = peak in peaks or all(abs(peak[name] - formula[name]) <= SCALARS_BYTES for name in categories)
+        is_sure = peak in peaks or fits(peak, formula, less, more)
         peaks.append(peak)
         unsure = torch.tensor(int(not is_sure))
         dist.all_reduce(unsure)
