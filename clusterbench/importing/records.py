@@ -21,6 +21,8 @@ from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan, Point,
 from clusterbench.units import format_bytes
 
 UNKNOWN_HOST = "unknown"
+TEST = "test"
+"""The option that says what a figure is of: a size says nothing without it."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,15 @@ def _cases(contents: Contents) -> list[Case]:
 
 
 def _labels(imports: Sequence[ImportedCase]) -> Iterator[str]:
-    """The values in which each case differs from the others, as one short text; equal texts are numbered."""
+    """What was tested and the values in which each case differs from the others, as one short text.
+
+    Equal texts are numbered.
+    """
     values: dict[str, set[object]] = {}
     for imported in imports:
         for name, value in imported.point.items():
             values.setdefault(name, set()).add(value)
-    named = [name for name in values if len(values[name]) > 1] or list(values)[:1]
+    named = [name for name in values if name == TEST or len(values[name]) > 1] or list(values)[:1]
     counts: Counter[str] = Counter()
     for imported in imports:
         differing = {name: value for name, value in imported.point.items() if name in named and value not in (None, "")}

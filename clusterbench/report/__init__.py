@@ -151,6 +151,7 @@ def page(
         num_cases=len(reading.histories),
         first_lines=range(min(FIRST_PAGE, len(reading.histories))),
         has_details=unfolded is not None,
+        is_imported=reading.is_imported,
         has_samples=unfolded is not None and len(reading.histories) <= MOST_SAMPLED,
         explained=explainer(words),
         words_in=lambda markup: words_in(markup, words, _words(table)),
@@ -218,7 +219,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
 
 
 def _caution(reading: Reading) -> str:
-    on_cpu = reading.plan.cluster.device == "cpu" and not reading.is_dry
+    on_cpu = reading.plan.cluster.device == "cpu" and not reading.is_dry and not reading.is_imported
     return " ".join([*([_CAUTION] if on_cpu else []), *([_ALONE] if reading.lone_ranks else [])])
 
 
@@ -344,8 +345,11 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     """What was run on what."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
-    yield "machine", machine(cluster)
-    yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
+    if reading.is_imported and cluster.device == "cpu":  # few texts say on what their ranks computed
+        yield "machine", machine(cluster).replace("CPU rank", "rank")
+    else:
+        yield "machine", machine(cluster)
+        yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
     if cluster.hosts:
         yield "hosts", few(cluster.hosts)
     versions = [

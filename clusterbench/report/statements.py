@@ -74,7 +74,7 @@ def _cannot(reading: Reading) -> Iterator[str]:
             "was sent. Nor are they proven: what others would have sent has no meaning."
         )
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
-    if cluster.device == "cpu":
+    if cluster.device == "cpu" and not reading.is_imported:
         yield (
             "Cluster speed: the ranks are CPU processes that talk over Gloo. How throughput falls with more ranks here "
             "says nothing about GPUs and their links."

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.importing import Facts, import_files
+from clusterbench.report import render_report
+
 # EESSI/software-layer, pull request 716: two A100, mpirun -np 2 osu_bw -d cuda D D.
 CUDA = """\
 # OSU MPI-CUDA Bandwidth Test v7.2
@@ -46,16 +49,16 @@ Pure Comm.(us)     Min Comm.(us)     Max Comm.(us)        Overlap(%)
 
 def test_a_bandwidth_is_in_millions_of_bytes_and_names_its_line(imported):
     assert imported(CUDA, num_nodes=1) == {
-        ("1n2/1B", "bandwidth"): (1.01e6, "imported from said.txt:5"),
-        ("1n2/4MiB", "bandwidth"): (87543.13e6, "imported from said.txt:6"),
+        ("1n2/MPI-CUDA_Bandwidth-1B", "bandwidth"): (1.01e6, "imported from said.txt:5"),
+        ("1n2/MPI-CUDA_Bandwidth-4MiB", "bandwidth"): (87543.13e6, "imported from said.txt:6"),
     }
 
 
 def test_a_collective_has_its_extremes_and_intels_mpi_says_its_ranks(imported):
     rows = imported(STARTUP + ALLREDUCE)
-    assert rows["2n4/8B", "latency"] == (pytest.approx(70.10e-6), "imported from said.txt:10")
-    assert rows["2n4/8B", "latency/max"][0] == pytest.approx(130.89e-6)
-    assert rows["2n4/4B", "latency/min"][0] == pytest.approx(32.10e-6)
+    assert rows["2n4/MPI_Allreduce_Latency-8B", "latency"] == (pytest.approx(70.10e-6), "imported from said.txt:10")
+    assert rows["2n4/MPI_Allreduce_Latency-8B", "latency/max"][0] == pytest.approx(130.89e-6)
+    assert rows["2n4/MPI_Allreduce_Latency-4B", "latency/min"][0] == pytest.approx(32.10e-6)
 
 
 def test_pairs_say_their_ranks(imported):
@@ -122,3 +125,14 @@ def test_percentiles_are_kept(imported):
 )
 def test_what_is_cut_wrong_or_does_not_say_enough_is_refused(refused, text, facts, message):
     assert refused(text, **facts).startswith(message)
+
+
+def test_the_page_claims_nothing_of_what_its_ranks_ran_on(tmp_path):
+    """What OSU's texts leave out is no CPU, and MPI is not Gloo."""
+    (tmp_path / "osu.txt").write_text(ALLREDUCE)
+    run = import_files([tmp_path / "osu.txt"], out=tmp_path / "run", facts=Facts(num_nodes=2, num_ranks=16))
+    page = render_report(run).path.read_text(encoding="utf-8")
+    assert "2 nodes × 8 ranks" in page
+    assert "A figure stands as its source has it." in page
+    for untrue in ("talk over Gloo", "CPU rank", "(Gloo)", "that of its slowest rank"):
+        assert untrue not in page, untrue

@@ -8,7 +8,7 @@ from typing import Any
 from clusterbench.errors import SuiteError
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
-from clusterbench.importing.records import ImportedCase
+from clusterbench.importing.records import TEST, ImportedCase
 from clusterbench.tools import osu
 from clusterbench.types import metric_key
 
@@ -64,7 +64,7 @@ def _cases(
     name: str, table: osu.Table, world_size: int, num_nodes: int, hosts: tuple[str, ...]
 ) -> Iterator[ImportedCase]:
     for row in table.rows:
-        point: dict[str, Any] = {"test": table.title}
+        point: dict[str, Any] = {TEST: table.title}
         if row.size_bytes is not None:
             point["size_bytes"] = row.size_bytes
         about = {"buffers": table.buffers, "dtype": table.datatype, "pairs": table.pairs, "window": table.window}
