@@ -143,7 +143,7 @@ def page(
         num_hosts=_num_hosts(reading),
         most_suspects=_MOST_SUSPECTS,
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
-        diagnoses=[_said(name, answer) for name, answer in answers.items() if answer.state != "found"],
+        diagnoses=[*_said(answers)],
         problems=[f"{problem}." for problem in reading.problems[:_MOST]],
         problems_left_out=_more(len(reading.problems), _MOST, "lines that could not be read"),
         figures=figures,
@@ -265,10 +265,14 @@ def _worst_first(answers: Mapping[str, Answer]) -> list[tuple[str, Sequence[Find
     return sorted(found, key=lambda item: _severity(item[1]))
 
 
-def _said(name: str, answer: Answer) -> dict[str, Any]:
-    """What a diagnosis says that found nothing."""
-    sentences = [*answer.healthy, *(part.sentence for part in answer.not_judged)]
-    return {"name": in_words(name), "state": answer.state, "sentences": sentences}
+def _said(answers: Mapping[str, Answer]) -> Iterator[dict[str, Any]]:
+    """What diagnoses say that found nothing; last and in one line those of which the run holds nothing."""
+    for name, answer in answers.items():
+        if answer.state in ("healthy", "not judged"):
+            sentences = [*answer.healthy, *(part.sentence for part in answer.not_judged)]
+            yield {"name": f"{in_words(name)}: {answer.state}", "sentences": sentences}
+    if nothing := [in_words(name) for name, answer in answers.items() if answer.state == "nothing to judge"]:
+        yield {"name": "Nothing to judge", "sentences": [", ".join(nothing)]}
 
 
 def _severity(findings: Sequence[Finding]) -> int:
