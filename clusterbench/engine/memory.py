@@ -175,8 +175,9 @@ class MemoryTracker(TorchDispatchMode):
         for model in self._models:
             self._call([p.grad for p in model.parameters()], "gradients")
         self._find_optimizer_state()
-        # From here on nothing is followed: releases after the step are not part of it.
-        for allocation in self._known.values():
+        # From here on nothing is followed: releases after the step are not part of it. A thread of Gloo may let go of
+        # a storage at this very moment.
+        for allocation in list(self._known.values()):
             allocation.reference = None
         self._known.clear()
         self._hooked.clear()
@@ -319,7 +320,8 @@ class MemoryTracker(TorchDispatchMode):
             allocation.size_bytes = size_bytes
 
     def _released(self, key: int) -> None:
-        self._resized(self._known.pop(key), 0)
+        if allocation := self._known.pop(key, None):  # none of those that were known when the tracker was left
+            self._resized(allocation, 0)
 
     def _follow_resize(self) -> None:
         kind: Any = torch.UntypedStorage

@@ -1,3 +1,6 @@
+import sys
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -82,6 +85,21 @@ def test_optimizer_state_is_found_whether_it_was_there_or_is_made_now():
             "optimizer_state": 10,
         }
         assert peak.by_category["optimizer_state"] == 10 * MIB
+
+
+def test_a_storage_may_end_on_another_thread_while_the_tracker_is_left():
+    """Gloo's threads hold what they send, and let go of it whenever they are done."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with MemoryTracker(Plain()):
+            held = [torch.ones(1) for _ in range(20_000)]
+            letting_go = threading.Thread(target=held.clear)
+            letting_go.start()
+        letting_go.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert not held
 
 
 def communicated():
