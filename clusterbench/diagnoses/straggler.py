@@ -32,9 +32,15 @@ WOULD_SHOW = 0.25
 MOST_TESTED = 16
 """The slowest ranks of a case are tested; of very many the others can be no slower."""
 
+WANDERS, WANDERS_WITHIN_S = 0.055, 0.5
+"""How far apart two equal CPU ranks are, as the standard deviation of the logarithm over a stretch of half a second or
+more, however long: what else a host does, and what a virtual machine's host does (docs/measurements.md). Over shorter
+stretches more, by the root of the time."""
+
 _MANY = 3.0  # times, beyond which a percentage is hard to read
 _FEWEST = 3  # independent iterations for an interval
 _MOST_WANTED = 1000  # iterations; from more noise nobody can say how many it takes
+_BY_CHANCE = 3.3  # standard deviations that a healthy rank is beyond once in a thousand
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
     0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
@@ -57,6 +63,9 @@ class Straggler(Diagnosis):
     train_step). Ranks of a training step are compared only with those that execute as many FLOPs by the same operators,
     send as many bytes and hold states as large. All cases of one benchmark on the same ranks count together, each rank
     against its peers in that case. Where a rank that is 25 % slower might not have shown, ranks are not judged.
+
+    Two or three CPU ranks are apart by chance for seconds on end, most in a short stretch of iterations: they have to
+    differ by more than that, which is 20 % in one stretch of half a second and 11 % in three.
 
     Own work in a training step is CPU seconds of the thread that runs it, or seconds of the device's kernels that do
     not communicate. A rank that has to share its core, or whose host launches kernels late, does not show in it; the
@@ -88,7 +97,9 @@ class Straggler(Diagnosis):
                 work = history.case.benchmark, len(seconds), history.pooled.hosts
                 groups = ranks_of_same_work(history.case, history.pooled)
                 iteration = "step" if history.case.layout else "iteration"
-                teams[work].append(_Evidence(history.case.id, history.pooled, seconds, groups, iteration))
+                is_timed = reading.plan.cluster.device == "cpu" and not OWN_SECONDS.readable(history.pooled)
+                stretches = len(history.observations) if is_timed else 0
+                teams[work].append(_Evidence(history.case.id, history.pooled, seconds, groups, iteration, stretches))
         judged = [_Team(work, tuple(cases)) for work, cases in teams.items()]
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
@@ -136,13 +147,25 @@ def _takes(reading: Reading) -> str:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """One case: seconds of each rank's own work, which ranks may be compared, and what an iteration is called."""
+    """One case: seconds of each rank's own work, which ranks may be compared, and what an iteration is called.
+
+    ``stretches``: in how many, one behind the other, a clock took them on CPUs; 0 where it was otherwise.
+    """
 
     case: str
     seen: Observation
     seconds: Sequence[Sequence[float]]
     groups: Sequence[Group]
     iteration: str
+    stretches: int
+
+    @property
+    def wanders(self) -> float:
+        """The variance of a stretch's mean that its iterations do not show."""
+        if not self.stretches:
+            return 0.0
+        stretch_s = sum(self.seconds[0]) / self.stretches
+        return WANDERS**2 * max(1.0, WANDERS_WITHIN_S / stretch_s)
 
     def peers(self, rank: int) -> list[int]:
         return [peer for group in self.groups if rank in group for peer in group if peer != rank]
@@ -205,7 +228,11 @@ class _Team:
         level = self._levels(compared)
         of_level = LEVEL / max(len(compared), 1)
         return [
-            _Rank(rank, _longer(self._differences(rank), of_level), _usual([level[peer] for peer in self.peers[rank]]))
+            _Rank(
+                rank,
+                _longer(self._differences(rank), of_level),
+                _usual([level[peer] for peer in self.peers[rank]], self._wanders(rank)),
+            )
             for rank in sorted(compared, key=lambda rank: -level[rank])[:MOST_TESTED]
         ]
 
@@ -230,6 +257,12 @@ class _Team:
                 pairs = zip(case.seconds[rank], others, strict=True)
                 differences += [math.log(own_s / median(others_s)) for own_s, others_s in pairs]
         return differences
+
+    def _wanders(self, rank: int) -> float:
+        """By how much a rank may be longer by chance over all its stretches: a standard deviation of the logarithm."""
+        cases = [case for case in self.cases if case.peers(rank)]
+        stretches = sum(case.stretches or 1 for case in cases)
+        return math.sqrt(sum(case.wanders * (case.stretches or 1) for case in cases)) / stretches
 
     def _count(self, rank: _Rank) -> int:
         """Iterations in which it was compared."""
@@ -328,6 +361,13 @@ class _Team:
         usual = max(math.log(rank.usual) for rank in self.ranks)
         slower = f"{100 * self.would_show:.0f} % slower" if self.would_show < 9 else "more than ten times slower"
         why = f"with this noise a rank would have to be {slower} to be named for sure"
+        by_chance = _BY_CHANCE * self._wanders(worst.number)
+        if worst.usual == math.exp(by_chance):
+            watched_s = sum(sum(case.seconds[0]) for case in self.cases)
+            wanted = math.ceil((by_chance / math.log1p(SMALLEST_EFFECT_OF_FEW)) ** 2 * count)
+            if usual >= math.log1p(WOULD_SHOW):
+                why = f"in {watched_s:.2g} s equal CPU ranks may be {100 * math.expm1(usual):.0f} % apart"
+            return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}, in repeats", self.work[2])
         if usual >= math.log1p(WOULD_SHOW):
             why = f"{why}, and ranks differ by more than a straggler would"
             return NotJudged(self._compared, why, "a quieter machine", self.work[2])
@@ -337,13 +377,13 @@ class _Team:
         return NotJudged(self._compared, why, more, self.work[2])
 
 
-def _usual(level: Sequence[float]) -> float:
+def _usual(level: Sequence[float], wanders: float) -> float:
     """How many times longer a rank may take that is like the others, by how far those are apart.
 
-    Of two or three ranks the others say too little of that.
+    Of two or three ranks the others say too little of that: what they are apart by chance has to be known.
     """
     if len(level) < 3:
-        return 1 + SMALLEST_EFFECT_OF_FEW
+        return max(1 + SMALLEST_EFFECT_OF_FEW, math.exp(_BY_CHANCE * wanders))
     middle = median(level)
     return max(1 + SMALLEST_EFFECT, math.exp(3 * MAD * median(abs(value - middle) for value in level)))
 
