@@ -141,15 +141,17 @@ def answer(asked: Asked) -> int:
     return run(options, partial(_read, told=told))
 
 
-SECONDS_OF_A_CASE, SECONDS_OF_A_SUSTAINED_ONE = 1.0, 5.0
+SECONDS_OF_A_CASE, SECONDS_OF_ONE_ON_A_CPU, SECONDS_OF_A_SUSTAINED_ONE = 1.0, 0.5, 5.0
 """With starts and waits: 31 cases took 34 s on two CPU cores. The second is by the rule of settling clocks."""
 
 
 def seconds_of(case: Case) -> float:
     """What a case of the doctor's suites is reckoned to take."""
     kind = benchmarks()[case.benchmark]
+    if case.device == "cpu":
+        return SECONDS_OF_ONE_ON_A_CPU
     is_sustained = issubclass(kind, SustainedBenchmark) and kind.settles(case.point)
-    return SECONDS_OF_A_SUSTAINED_ONE if is_sustained and case.device == "cuda" else SECONDS_OF_A_CASE
+    return SECONDS_OF_A_SUSTAINED_ONE if is_sustained else SECONDS_OF_A_CASE
 
 
 def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
