@@ -25,7 +25,7 @@ class Copies:
 
     def __init__(self, step: BuiltStep) -> None:
         pairs = [pair for module in step.modules for pair in masters_and_copies(module)]
-        self._due = [(copy, sampled(master).to(copy.dtype, copy=True)) for master, copy in pairs]
+        self._due = [(copy, sampled(master).to(copy.device, copy.dtype, copy=True)) for master, copy in pairs]
 
     def num_stale(self) -> int:
         """Behind it: how many are others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from clusterbench.words import plural
 
 _FINAL = "final_loss"
 _FORWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "update", "call", "other input"
+_COUNTED = _FORWARDS, _UPDATES, _CALLS, _SMALLER
 
 
 class TimedStep:
@@ -91,62 +92,85 @@ class TimedStep:
             On every rank, if any is not finite, a call made fewer forwards or updates than a step does, the weights are
             not those that the optimizer should have made, or a rank that was to compile compiled nothing, or not all.
         """
-        step = self.step
-        assert self._first is not None
-        assert self._compiled is not None
-        assert step.last_loss is not None
-        loss, norm = self._last or (step.last_loss, step.last_norm)
-        num_updates = self._asked if self._last else step.num_steps
-        seen = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
-        seen |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
-        if step.num_steps > num_updates:
-            seen[_FINAL] = step.global_loss(step.last_loss)
         for hook in self._counting:
             hook.remove()
-        of_a_step = step.job.gradient_accumulation_steps * len(step.modules)
-        counted = {
+        num_updates = self._asked if self._last else self.step.num_steps
+        numbers = self._numbers(num_updates)
+        counted = self._counted()
+        own = {**numbers, **{name: torch.tensor(count) for name, count in counted.items()}}
+        of_all = _of_all_ranks(own, rig)
+        self._expect_finite(of_all, num_updates)
+        self._expect_whole_calls(of_all)
+        assert self._compiled is not None
+        if self._compiled.is_compiled:
+            self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
+        told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *_COUNTED)}
+        told["num_updates"] = float(num_updates)
+        return told | check_last_update(self.step, rig, self._active) if is_first else told
+
+    def _numbers(self, num_updates: int) -> dict[str, Tensor]:
+        """Losses over the global batch, and norms where there are some."""
+        step = self.step
+        assert self._first is not None
+        assert step.last_loss is not None
+        loss, norm = self._last or (step.last_loss, step.last_norm)
+        numbers = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
+        numbers |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
+        if step.num_steps > num_updates:
+            numbers[_FINAL] = step.global_loss(step.last_loss)
+        return numbers
+
+    def _counted(self) -> dict[str, float]:
+        """What was compiled, and how many more forwards, updates and calls there were than whole steps make."""
+        assert self._compiled is not None
+        of_a_step = self.step.job.gradient_accumulation_steps * len(self.step.modules)
+        return {
+            **self._compiled.found(),
             _FORWARDS: self._forwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
             _CALLS: min(0, self._calls - self._asked),
             _SMALLER: self._smaller,
         }
-        made = self._compiled.found()
-        seen |= {name: torch.tensor(count) for name, count in {**made, **counted}.items()}
-        values = torch.zeros(rig.world_size, len(seen), dtype=torch.float64, device=rig.device)
-        values[rig.rank] = torch.stack([value.detach().double().reshape(()) for value in seen.values()])
-        dist.all_reduce(values)
-        for name, of_ranks in zip(seen, values.T.tolist(), strict=True):
-            not_finite = [rank for rank, value in enumerate(of_ranks) if not math.isfinite(value)]
-            if not_finite:
-                updates = 1 if name.startswith("first") else step.num_steps if name == _FINAL else num_updates
-                raise WrongResult(
-                    f"the {name.rpartition('_')[2]} of {step.job.layout} is not finite: {of_ranks[not_finite[0]]} on "
-                    f"rank {not_finite[0]} after {plural(updates, 'step')}. The time of such a step is not that of "
-                    "training."
-                )
-        of_all = dict(zip(seen, values.T.tolist(), strict=True))
-        if any(of_all[_CALLS]):
-            rank = of_all[_CALLS].index(min(of_all[_CALLS]))
+
+    def _expect_finite(self, of_all: Mapping[str, Sequence[float]], num_updates: int) -> None:
+        for name, of_ranks in of_all.items():
+            for rank, value in enumerate(of_ranks):
+                if not math.isfinite(value):
+                    updates = 1 if name.startswith("first") else self.step.num_steps if name == _FINAL else num_updates
+                    raise WrongResult(
+                        f"the {name.rpartition('_')[2]} of {self.step.job.layout} is not finite: {value} on rank "
+                        f"{rank} after {plural(updates, 'step')}. The time of such a step is not that of training."
+                    )
+
+    def _expect_whole_calls(self, of_all: Mapping[str, Sequence[float]]) -> None:
+        layout = self.step.job.layout
+        missing = of_all[_CALLS]
+        if any(missing):
+            rank = missing.index(min(missing))
             raise WrongResult(
-                f"rank {rank} made {plural(int(self._asked + of_all[_CALLS][rank]), 'call')} of the {self._asked} that "
-                f"were asked for of {step.job.layout}. Samples are of steps that did not run."
+                f"rank {rank} made {plural(int(self._asked + missing[rank]), 'call')} of the {self._asked} that "
+                f"were asked for of {layout}. Samples are of steps that did not run."
             )
         for name in (_FORWARDS, _UPDATES):
             if any(of_all[name]):
                 rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)
-                missing = f"{plural(int(abs(off)), name)} too {'many' if off > 0 else 'few'}"
+                wrong = f"{plural(int(abs(off)), name)} too {'many' if off > 0 else 'few'}"
                 raise WrongResult(
-                    f"{plural(self._calls, 'call')} of {step.job.layout} made {missing} on rank {rank}. The time of "
+                    f"{plural(self._calls, 'call')} of {layout} made {wrong} on rank {rank}. The time of "
                     "such calls is not that of training."
                 )
         if any(of_all[_SMALLER]):
             rank = next(rank for rank, calls in enumerate(of_all[_SMALLER]) if calls)
             raise WrongResult(
-                f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {step.job.layout} on rank {rank} computed on more "
+                f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {layout} on rank {rank} computed on more "
                 "or less than the first one did. The time of such calls is not that of training."
             )
-        if self._compiled.is_compiled:
-            self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
-        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *counted)}
-        own["num_updates"] = float(num_updates)
-        return own | check_last_update(step, rig, self._active) if is_first else own
+
+
+def _of_all_ranks(own: Mapping[str, Tensor], rig: Rig) -> dict[str, list[float]]:
+    """Each of a rank's own numbers, as every rank has it. A collective."""
+    values = torch.zeros(rig.world_size, len(own), dtype=torch.float64, device=rig.device)
+    # counts are on the host, and torch stacks nothing over two devices
+    values[rig.rank] = torch.stack([value.detach().reshape(()).to(rig.device, torch.float64) for value in own.values()])
+    dist.all_reduce(values)
+    return dict(zip(own, values.T.tolist(), strict=True))
