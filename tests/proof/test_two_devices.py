@@ -63,6 +63,8 @@ CASES: list[Case] = [
     ("dp2+zero1", {}, {"dtype": "bfloat16", "gradient_dtype": "bfloat16"}),
     ("dp2+zero3", {}, {"dtype": "bfloat16"}),
     ("dp2+zero3", {"offload": True}, {}),
+    ("dp2+zero3", {"recompute": "selective"}, {"dtype": "bfloat16", "precision": "bfloat16_moments"}),
+    ("dp2+ep2", {"routing": "real", "expert_overlap": True, "aux_loss": 0.01}, {"shape": "moe-tiny"}),
     ("tp2+sp", {}, {"dtype": "bfloat16"}),
     ("tp2", {"update_rounding": "stochastic"}, {"dtype": "bfloat16", "precision": "pure_bfloat16"}),
     ("pp2", {}, {}),
