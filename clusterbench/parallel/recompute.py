@@ -102,6 +102,12 @@ class Recompute(Parallelism):
         last = kept | again | self._passing(job)
         if self.recompute == "selective":  # what attention has given to the residual stream is used up
             last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
+            blocks = [name for name in last if RESULT in name and SENT not in name]  # of attention, joined by then
+            last |= {name: last[name] - last[name] / job.num_layers for name in blocks}
+        if self._sends_heads(held, job):
+            for name in ("layer.attention.query", "layer.attention.key", "layer.attention.value"):
+                size_bytes = held[name] / job.num_layers
+                last |= {name: last[name] - size_bytes, f"{SENT}{name}": size_bytes}
         return kept | outside, last
 
     def _results(self, held: Mapping[str, float], job: TrainingJob) -> dict[str, float]:
@@ -130,6 +136,10 @@ class Recompute(Parallelism):
         if job.layout.ep == job.shape.num_experts > 1:  # rows of one expert keep their order
             yield "layer.experts.input"
 
+    def _sends_heads(self, held: Mapping[str, float], job: TrainingJob) -> bool:
+        """Whether attention reads a message as it came: Ulysses' all-to-all, of one sequence."""
+        return "layer.attention.output_of_heads" in held and job.micro_batch_size == 1
+
     def _norms_copy(self, job: TrainingJob) -> bool:
         """Whether a norm keeps its input in another precision than it came in."""
         return job.device != "cuda" and job.compute_bytes < 4
@@ -137,16 +147,17 @@ class Recompute(Parallelism):
     def _passing(self, job: TrainingJob) -> dict[str, float]:
         """What else lives while the last part of a layer is computed again.
 
-        What the residual stream is before it, where the norm keeps a copy of that; in a selective one that is not there
-        on top of the results that are kept. With experts, of which all is needed, to the last sum: their rows times
-        their weights, before they are summed; and the result of shared ones.
+        What the residual stream is before it, where the norm keeps a copy of that. With experts, of which all is
+        needed, to the last sum: their rows times their weights, before they are summed; and the result of shared ones.
+        With sp a norm's part of the sequence.
         """
         residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
-        is_beside = self._norms_copy(job) and (self.recompute == "full" or job.shape.has_experts)
-        passing = {"again.stream": residual} if is_beside else {}
+        passing = {"again.stream": residual} if self._norms_copy(job) else {}
         if job.shape.has_experts:
             streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts)
             passing["again.experts"] = residual * streams
+        elif job.layout.sp:  # what the norm gave, which is kept as it was gathered
+            passing["again.normed"] = residual
         return passing
 
     @property
