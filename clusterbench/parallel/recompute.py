@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +33,9 @@ KEPT_BY_SELECTIVE = frozenset(
         "layer.shared.up",
     )
 )
+
+EXCHANGED = "layer.attention.output_of_heads"
+"""Is among the activations where attention has other heads and tokens than what is around it: with Ulysses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +107,18 @@ class Recompute(Parallelism):
             last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
             blocks = [name for name in last if RESULT in name and SENT not in name]  # of attention, joined by then
             last |= {name: last[name] - last[name] / job.num_layers for name in blocks}
-        if self._sends_heads(held, job):
-            for name in ("layer.attention.query", "layer.attention.key", "layer.attention.value"):
-                size_bytes = held[name] / job.num_layers
-                last |= {name: last[name] - size_bytes, f"{SENT}{name}": size_bytes}
+        if EXCHANGED in held:
+            last.update(self._exchanged(held, kept, job))
         return kept | outside, last
 
     def _results(self, held: Mapping[str, float], job: TrainingJob) -> dict[str, float]:
         """What selective recomputation keeps: the results of products, attention and collectives."""
         kept = {name: size for name, size in held.items() if name in KEPT_BY_SELECTIVE}
         kept |= {f"layer.{name}": size for name, size in held.items() if name.startswith(RESULT)}
+        if EXCHANGED in held:  # as they were projected: each rank gets a head, if there are fewer
+            heads = max(1, job.shape.num_kv_heads // job.layout.tp) * job.num_layers
+            projected = float(job.local_tokens * heads * job.shape.head_dim * job.compute_bytes)
+            kept |= {"layer.attention.key": projected, "layer.attention.value": projected}
         residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
         products = {"layer.products": residual * job.num_layers}  # of output, before sums
         if not job.shape.has_experts:
@@ -136,9 +141,15 @@ class Recompute(Parallelism):
         if job.layout.ep == job.shape.num_experts > 1:  # rows of one expert keep their order
             yield "layer.experts.input"
 
-    def _sends_heads(self, held: Mapping[str, float], job: TrainingJob) -> bool:
-        """Whether attention reads a message as it came: Ulysses' all-to-all, of one sequence."""
-        return "layer.attention.output_of_heads" in held and job.micro_batch_size == 1
+    def _exchanged(
+        self, held: Mapping[str, float], kept: Mapping[str, float], job: TrainingJob
+    ) -> Iterator[tuple[str, float]]:
+        """What Ulysses' attention reads in the last layer, in place of what was kept; of one sequence a message."""
+        for name in ("layer.attention.query", "layer.attention.key", "layer.attention.value"):
+            of_others, arrived = kept.get(name, 0.0) * (1 - 1 / job.num_layers), held[name] / job.num_layers
+            yield name, of_others + arrived * (job.micro_batch_size > 1)
+            if job.micro_batch_size == 1 and self.recompute == "full":
+                yield f"{SENT}{name}", arrived
 
     def _norms_copy(self, job: TrainingJob) -> bool:
         """Whether a norm keeps its input in another precision than it came in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -121,6 +121,7 @@ def test_the_end_of_a_stage_without_a_head_is_where_it_holds_most(
         ("dense", "pp2-cp2", {"recompute": "selective", "context": "all_gather"}, {"dtype": "float32"}),
         ("dense", "pp2-cp2", {"recompute": "full", "context": "ulysses"}, {"dtype": "bfloat16"}),
         ("dense", "pp2-cp2", {"recompute": "selective", "context": "ulysses"}, {"dtype": "bfloat16"}),
+        ("gqa", "pp2-cp4", {"recompute": "selective", "context": "ulysses"}, {"dtype": "float32", "device": "cuda"}),
     ],
 )
 def test_of_a_layer_that_is_computed_again_there_is_what_is_still_needed(
@@ -130,8 +131,33 @@ def test_of_a_layer_that_is_computed_again_there_is_what_is_still_needed(
     assert _deviation("activations", shape, 2, layout, options, changes) < 0.005
 
 
+NARROW_EXPERTS = {"recompute": "selective", "schedule": "gpipe", "context": "all_gather", "routing": "balanced"}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("what", "shape", "layout", "options", "changes"),
+    [
+        ("total", "dense", "dp2-cp4-tp2", {"recompute": "full", "context": "all_gather"}, {"seq_len": 256}),
+        ("total", "moe", "pp2-dp2-cp2+zero1", NARROW_EXPERTS, {"global_batch_size": 16, **NARROW}),
+        ("total", "moe", "dp2+zero2", {"recompute": "selective", "routing": "balanced"}, {"seq_len": 64}),
+        ("total", "dense", "dp4+zero2", {"recompute": "full", "shard_group_size": 2}, {}),
+        ("gradients", "moe", "dp4+ep2+zero3", {"routing": "balanced"}, {"seq_len": 64, "global_batch_size": 4}),
+    ],
+)
+def test_most_is_held_where_no_logits_are(
+    what: str, shape: str, layout: str, options: dict[str, object], changes: dict[str, object]
+) -> None:
+    """In attention over several ranks, with all gradients of experts, at the last gather, behind a sum over replicas.
+
+    And of FSDP's groups of one layer the experts' are reduced first: totals were up to 10 % more, gradients 2 % less.
+    """
+    of_job = {"dtype": "float32", "device": "cuda", "global_batch_size": 2 * ParallelLayout.parse(layout).dp, **changes}
+    assert _deviation(what, shape, 4 if "pp" in layout else 2, layout, options, of_job) < 0.012
+
+
 def _deviation(
-    what: str, shape: str, layers: int, layout: str, options: dict[str, object], changes: dict[str, str]
+    what: str, shape: str, layers: int, layout: str, options: dict[str, object], changes: Mapping[str, object]
 ) -> float:
     batch = 4 * ParallelLayout.parse(layout).dp
     of_job = {"seq_len": 128, "global_batch_size": batch, "micro_batch_size": 1, "device": "cpu", **changes}
