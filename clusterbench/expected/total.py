@@ -24,6 +24,7 @@ from clusterbench.parallel import (
     summed_elements,
     with_own,
 )
+from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.fsdp import FullySharded
@@ -258,7 +259,9 @@ def _walked(
     weights = _weights(active, shape, layout, dtypes, chunk)
     experts = of_kind(ExpertParallel, active)
     expert_parts = experts.parts(job) if experts else 1
-    when, held = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts)
+    context = of_kind(ContextParallel, active)
+    buffers = context.backward_buffers(job) if context else 0.0
+    when, held = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts, buffers)
     of_forward, backward = tuple(held[:OF_FORWARD]), tuple(held[OF_FORWARD:])
     most, most_behind = max(of_forward), max(backward)
     return _Way(
@@ -320,6 +323,7 @@ def _weights(
         alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
         gradient, kept_as = float(prod(size) * job.compute_bytes), float(prod(size) * kept_bytes(name, job))
         # A view as a DTensor that is made once comes last in backward, as autograd goes by age.
-        waits = not is_sharded and "tp" in split_over(cutting, name, job) and not has_copy(name, job)
-        weights[name] = Weight(gradient, kept_as, is_sharded and not alone, waits)
+        rounded = has_copy(name, job)
+        waits = not is_sharded and "tp" in split_over(cutting, name, job) and not rounded
+        weights[name] = Weight(gradient, kept_as, is_sharded and not alone, waits, rounded)
     return weights

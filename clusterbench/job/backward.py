@@ -85,7 +85,7 @@ IN_ORDER = (
 )
 """What follows the backward of routed experts, where a layer has it."""
 
-OF_FORWARD = 2
+OF_FORWARD = 3
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
 OF_THE_LOSS = (
@@ -153,6 +153,8 @@ class Sharding:
         Whether a schedule gathers and reduces whole stages, and gradients add up between.
     growth
         By how much the gradients grow when they are added up: in the dtype of the reduction.
+    replicates
+        Whether shares are summed over replicas, too: until the next reduction torch holds what it summed.
     """
 
     layer: Sequence[Group]
@@ -161,6 +163,7 @@ class Sharding:
     copies: bool
     by_stage: bool
     growth: float
+    replicates: bool = False
 
     @property
     def every(self) -> tuple[Group, ...]:
@@ -179,32 +182,41 @@ class Weight(NamedTuple):
         Whether its gradient waits for its group, in the dtype in which it was made.
     waits
         Whether its gradient is added to what is there only when backward is over.
+    rounded
+        Whether it is a copy: those of all experts pass their gradients on at once.
     """
 
     gradient: float
     kept: float
     sharded: bool = False
     waits: bool = False
+    rounded: bool = False
 
 
 class Sized(NamedTuple):
-    """An operator with bytes in place of names; what it makes with the gradients of its weights."""
+    """An operator with bytes in place of names; what it makes with the gradients of its weights.
+
+    ``buffers`` come and go with it.
+    """
 
     when: str
     made: float
     freed: float
     dropped: float
     weights: Sequence[Weight]
+    buffers: float = 0.0
 
 
-def _sized(when: str, operator: Operator, sizes: Mapping[str, float], weights: Mapping[str, Weight]) -> Sized:
+def _sized(
+    when: str, operator: Operator, sizes: Mapping[str, float], weights: Mapping[str, Weight], buffers: float = 0.0
+) -> Sized:
     own = [weights[name] for name in operator.weights if name in weights]
     made = sum([sizes[name] for name in operator.makes if name in sizes])
     for weight in own:
         made += weight.gradient
     freed = sum([sizes[name] for name in operator.frees if name in sizes])
     dropped = sum([sizes[name] for name in operator.drops if name in sizes])
-    return Sized(when, made, freed, dropped, own)
+    return Sized(when, made, freed, dropped, own, buffers)
 
 
 @dataclass
@@ -234,9 +246,9 @@ class Backward:
 
     def operator(self, operator: Sized, casts: bool = True) -> None:
         """Lets an operator go backward; without ``casts`` the gradients of its weights are left as it made them."""
-        when, made, freed, dropped, weights = operator
+        when, made, freed, dropped, weights, buffers = operator
         self.alive += made
-        self.mark(when)
+        self.mark(when, buffers)
         self.alive -= freed + dropped
         self.freed += freed
         for weight in weights if casts else ():
@@ -267,7 +279,9 @@ class Backward:
         under_way = group.packed * sharding.copies + group.reduced - group.share
         behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
         self.mark(when, max(under_way, behind) + group.last)
-        self.packed = group.packed
+        is_another = self.adds_up or group.reduced != group.share  # than the gradient that stays
+        self.packed = group.packed + group.reduced * (sharding.replicates and is_another)
+        self.alive += self.packed - group.packed
         if self.adds_up:
             self.alive -= group.share
 
@@ -280,6 +294,7 @@ def moments_of_backward(
     sharding: Sharding | None,
     adds_up: bool,
     expert_parts: int = 1,
+    attention_buffers: float = 0.0,
 ) -> tuple[Sequence[str], Sequence[float]]:
     """The times of a micro-batch, from the end of its forward on, at which most may be alive on a rank.
 
@@ -299,6 +314,8 @@ def moments_of_backward(
         Whether gradients are there already.
     expert_parts
         In how many parts the micro-batch goes through the experts.
+    attention_buffers
+        Bytes that come and go with the backward of one attention.
     """
     walk = Backward(sum(forward.values()), adds_up)
     residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
@@ -309,6 +326,7 @@ def moments_of_backward(
         walk.alive += 0.0 if sharding.frees else of_layers
     walk.mark("the loss")
     walk.mark("the end of forward", _gathered_last(sharding) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS))
+    walk.mark("the last gather", _at_last_gather(job, sharding, forward))
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
     if "loss.parts" in forward:
@@ -316,7 +334,7 @@ def moments_of_backward(
     elif job.has_head:
         _loss_and_head(walk, job, forward, weights)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
-    _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts), sharding)
+    _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts, attention_buffers), sharding)
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"])
         if _is_shared(job):
@@ -335,6 +353,15 @@ def _gathered_last(sharding: Sharding | None) -> float:
         return 0.0
     kept = sum(group.gathered for group in sharding.layer) if sharding.frees else 0.0
     return kept + sharding.layer[-1].gathered
+
+
+def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
+    """What came through the gather before is there as it came until the last is taken apart, but no last layer yet."""
+    if sharding is None or not sharding.layer:
+        return 0.0
+    before = sharding.layer[-2:-1] or ([sharding.root] if job.num_layers == 1 else sharding.layer)
+    to_come = sum([size / (job.num_layers if name.startswith("layer.") else 1) for name, size in forward.items()])
+    return _gathered_last(sharding) + before[0].gathered - to_come
 
 
 def _embedding(walk: Backward, job: TrainingJob, table: Weight) -> None:
@@ -482,6 +509,7 @@ def _one_layer(
     again: Mapping[str, float],
     weights: Mapping[str, Weight],
     expert_parts: int,
+    attention_buffers: float,
 ) -> _OneLayer:
     kept = {name: size / job.num_layers for name, size in forward.items() if name.startswith("layer.")}
     repeated = {name: size for name, size in again.items() if name not in forward}
@@ -495,7 +523,7 @@ def _one_layer(
         unkept=unkept,
         experts=[_sized("backward of experts", operator, of_part, weights) for operator in experts],
         operators=[
-            _sized(when, operator, sizes, weights)
+            _sized(when, operator, sizes, weights, attention_buffers * (operator is ATTENTION[1]))
             for when, operators in IN_ORDER
             if operators[0].weights[0] in weights
             for operator in operators
@@ -535,9 +563,9 @@ def _experts(walk: Backward, layer: _OneLayer) -> None:
                 walk.mark(operator.when, weight.gradient)
                 walk.alive -= weight.gradient
             for weight in operator.weights if is_last else ():
-                if weight.gradient == weight.kept:
+                if not weight.rounded:
                     walk.cast(operator.when, weight)
     for operator in layer.experts:  # those that are rounded are rounded in one place for all
         for weight in operator.weights:
-            if weight.gradient != weight.kept:
+            if weight.rounded:
                 walk.cast(operator.when, weight)

@@ -143,6 +143,20 @@ class ContextParallel(Parallelism):
                 local[f"{RESULT}{name}"] = local[name] * _other_results(self.context, cp)
         return local
 
+    def backward_buffers(self, job: TrainingJob) -> float:
+        """Bytes that the backward of one attention has at once, beside what it takes and gives.
+
+        The gradient of queries adds up in float32 at least. In a ring the rank has those of its own keys and of those
+        that leave and come, the share of a block, and the last keys. Behind an all-gather the gradients of all keys are
+        there twice as they are put in order, and the share of a block that sees all but the last half of them.
+        """
+        if self.context == "ulysses":
+            return 0.0
+        elements = _attended(job, job.shape.num_heads // job.layout.tp) / job.compute_bytes
+        of_queries = 4 * elements if job.compute_bytes < 4 else 0.0  # else it is what is given
+        of_keys = 4 if self.passes_keys else 3 * job.layout.cp - 0.5
+        return of_queries + of_keys * _kv_bytes(job)
+
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         yield from self.forward_traffic(job)
         cp, calls = job.layout.cp, _attentions(job)
@@ -255,7 +269,12 @@ def _exchanges(job: TrainingJob, during: str) -> Traffic:
 
 def _kv_bytes(job: TrainingJob) -> int:
     """Keys and values of one layer for the tokens of one rank."""
-    return 2 * job.local_tokens * _kv_heads(job) * job.shape.head_dim * job.compute_bytes
+    return 2 * _attended(job, _kv_heads(job))
+
+
+def _attended(job: TrainingJob, heads: int) -> int:
+    """What attention reads of the tokens of one rank with so many heads."""
+    return job.local_tokens * heads * job.shape.head_dim * job.compute_bytes
 
 
 def _kv_heads(job: TrainingJob) -> int:

@@ -136,7 +136,9 @@ class FullySharded(Parallelism):
         if job.gradient_accumulation_steps > 1:
             gradients = states["gradients"] + max(in_layers, at_root)
         else:
-            own, reduced = largest.share * job.master_bytes, root.share * job.master_bytes
+            # experts, the second group of a layer, are reduced before the rest of it
+            own = sum(group.share for group in layer[: layer.index(largest) + 1]) * job.master_bytes
+            reduced = root.share * job.master_bytes
             never_sharded = states["gradients"] - shares - reduced
             # the gradient of the last weight is let go after the share of all has been made
             last = reduced + root.last * job.compute_bytes
@@ -200,6 +202,7 @@ class FullySharded(Parallelism):
             copies=job.device == "cpu",
             by_stage=job.layout.uses("pp"),
             growth=job.master_bytes / job.compute_bytes,
+            replicates=self.shard_group_size > 0,
         )
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:

@@ -194,20 +194,31 @@ class Pipeline(Parallelism):
         outputs until then.
         """
         message, holds_sent = _between(job), self._holds_sent
-        kept, grows, sent = {}, {}, {}
+        kept, grows, sent, ending = {}, {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum([size for name, size in forward.items() if name not in WHILE_THE_LOSS])
             received = 0 if chunk.first or not _keeps_input(forward, job) else message
             grows[chunk.stage] = kept[chunk.stage] - received
             sent[chunk.stage] = 0 if chunk.last else message
+            ending[chunk.stage] = _ending(job, chunk, forward)
 
         def held(at: Full) -> float:
             outputs = at.begun if holds_sent else at.in_flight
             of_stages = sum([grows[of] * number + sent[of] * outputs[of] for of, number in at.in_flight.items()])
-            return of_stages - kept[at.stage]
+            own = kept[at.stage] - (ending[at.stage] if at.kind == "F" else 0.0)
+            return of_stages - own + message * self._holds_first(job, at)
 
         return held
+
+    def _holds_first(self, job: TrainingJob, at: Full) -> bool:
+        """Whether an output is held though its micro-batch is through: torch's 1F1B fills the pipeline first.
+
+        It waits for the last but one of what it sent by then only when it drains.
+        """
+        ahead = min(job.layout.pp - at.stage, job.gradient_accumulation_steps)
+        through = at.begun[at.stage] - at.in_flight[at.stage]
+        return self.schedule == "1f1b" and 0 <= ahead - 2 < through <= job.gradient_accumulation_steps - ahead
 
     def sent_back(self, job: TrainingJob, at: Full) -> float:
         """Bytes of gradients that went to the stage before and are held to the end of the step: no activations."""
@@ -300,6 +311,25 @@ class Pipeline(Parallelism):
 def _keeps_input(held: Mapping[str, float], job: TrainingJob) -> bool:
     """Whether what a stage receives is kept for backward as it came: a norm on a CPU keeps 16 bit as 32."""
     return "layer.inputs" in held or job.device == "cuda" or job.compute_bytes >= 4
+
+
+def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
+    """Bytes that live beside what is kept and sent, when the last layer of a stage without a head comes to its end.
+
+    None where the layer is computed again: that takes more, later.
+    """
+    if chunk.last or "layer.inputs" in held:
+        return 0.0
+    # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
+    # is in a buffer.
+    streams = 0 if _keeps_input(held, job) else 1 + (chunk.first or len(chunk.layers) > 1)
+    if job.shape.has_experts:  # the rows that experts made, the same with their weights, and what shared ones made
+        products = 2 * job.shape.experts_per_token + bool(job.shape.num_shared_experts)
+    elif job.layout.sp:  # the partial sums of all tokens, once more as they are cut
+        products = 2 * job.layout.tp
+    else:  # what is summed over tp is a message
+        products = 0 if job.layout.uses("tp") else 1
+    return float((streams + products) * _between(job))
 
 
 def _between(job: TrainingJob) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +33,9 @@ KEPT_BY_SELECTIVE = frozenset(
         "layer.shared.up",
     )
 )
+
+EXCHANGED = "layer.attention.output_of_heads"
+"""Is among the activations where attention has other heads and tokens than what is around it: with Ulysses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +105,20 @@ class Recompute(Parallelism):
         last = kept | again | self._passing(job)
         if self.recompute == "selective":  # what attention has given to the residual stream is used up
             last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
+            blocks = [name for name in last if RESULT in name and SENT not in name]  # of attention, joined by then
+            last |= {name: last[name] - last[name] / job.num_layers for name in blocks}
+        if EXCHANGED in held:
+            last.update(self._exchanged(held, kept, job))
         return kept | outside, last
 
     def _results(self, held: Mapping[str, float], job: TrainingJob) -> dict[str, float]:
         """What selective recomputation keeps: the results of products, attention and collectives."""
         kept = {name: size for name, size in held.items() if name in KEPT_BY_SELECTIVE}
         kept |= {f"layer.{name}": size for name, size in held.items() if name.startswith(RESULT)}
+        if EXCHANGED in held:  # as they were projected: each rank gets a head, if there are fewer
+            heads = max(1, job.shape.num_kv_heads // job.layout.tp) * job.num_layers
+            projected = float(job.local_tokens * heads * job.shape.head_dim * job.compute_bytes)
+            kept |= {"layer.attention.key": projected, "layer.attention.value": projected}
         residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
         products = {"layer.products": residual * job.num_layers}  # of output, before sums
         if not job.shape.has_experts:
@@ -130,6 +141,16 @@ class Recompute(Parallelism):
         if job.layout.ep == job.shape.num_experts > 1:  # rows of one expert keep their order
             yield "layer.experts.input"
 
+    def _exchanged(
+        self, held: Mapping[str, float], kept: Mapping[str, float], job: TrainingJob
+    ) -> Iterator[tuple[str, float]]:
+        """What Ulysses' attention reads in the last layer, in place of what was kept; of one sequence a message."""
+        for name in ("layer.attention.query", "layer.attention.key", "layer.attention.value"):
+            of_others, arrived = kept.get(name, 0.0) * (1 - 1 / job.num_layers), held[name] / job.num_layers
+            yield name, of_others + arrived * (job.micro_batch_size > 1)
+            if job.micro_batch_size == 1 and self.recompute == "full":
+                yield f"{SENT}{name}", arrived
+
     def _norms_copy(self, job: TrainingJob) -> bool:
         """Whether a norm keeps its input in another precision than it came in."""
         return job.device != "cuda" and job.compute_bytes < 4
@@ -137,16 +158,17 @@ class Recompute(Parallelism):
     def _passing(self, job: TrainingJob) -> dict[str, float]:
         """What else lives while the last part of a layer is computed again.
 
-        What the residual stream is before it, where the norm keeps a copy of that; in a selective one that is not there
-        on top of the results that are kept. With experts, of which all is needed, to the last sum: their rows times
-        their weights, before they are summed; and the result of shared ones.
+        What the residual stream is before it, where the norm keeps a copy of that. With experts, of which all is
+        needed, to the last sum: their rows times their weights, before they are summed; and the result of shared ones.
+        With sp a norm's part of the sequence.
         """
         residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
-        is_beside = self._norms_copy(job) and (self.recompute == "full" or job.shape.has_experts)
-        passing = {"again.stream": residual} if is_beside else {}
+        passing = {"again.stream": residual} if self._norms_copy(job) else {}
         if job.shape.has_experts:
             streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts)
             passing["again.experts"] = residual * streams
+        elif job.layout.sp:  # what the norm gave, which is kept as it was gathered
+            passing["again.normed"] = residual
         return passing
 
     @property

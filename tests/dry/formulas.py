@@ -185,17 +185,20 @@ def dry_ranks_of(drawn: Iterable[Mix], kept: Kept) -> None:
 
 
 def ranks_of(mix: Mix) -> list[int]:
-    """Of the first and of the last stage the rank that holds most, which is whom the formulas speak of."""
+    """Of the first and of the last stage those that may hold most, which is whom the formulas speak of."""
+    return [rank for ranks in _of_each_stage(mix) for rank in ranks]
+
+
+def _of_each_stage(mix: Mix) -> Iterator[Sequence[int]]:
     job, every = mix.job, from_options(mix.options)
     active, layout = active_in(job.layout, every), job.layout
-    found = []
     for stage in dict.fromkeys((0, layout.pp - 1)):
         states = _weights_updated(part_of(job, active, stage)) if layout.zero == 1 else defaultdict[int, int](int)
         own = [rank for rank in range(layout.world_size) if layout.coordinates(rank)["pp"] == stage]
-        # of a ring the last one attends to most blocks; of FSDP the first one's share is never padded
-        last = 1 if not layout.shards_gradients else -1
-        found.append(max(own, key=lambda rank: (states[rank], last * layout.coordinates(rank)["cp"], -rank)))
-    return found
+        # of FSDP the first one's share is never padded, and the last one of cp attends to most blocks
+        keeps = max(own, key=lambda rank: (states[rank], -rank))
+        attends = max(own, key=lambda rank: (layout.coordinates(rank)["cp"], states[rank], -rank))
+        yield tuple(dict.fromkeys((keeps, attends)))
 
 
 def _weights_updated(part: TrainingJob) -> Mapping[int, int]:
@@ -221,19 +224,25 @@ def compared(drawn: Iterable[Mix], kept: Kept) -> Iterator[Apart]:
     for mix in drawn:
         job = mix.job
         active = active_in(job.layout, from_options(mix.options))
-        for rank in ranks_of(mix):
-            said = kept[_key(mix, rank)]
-            part = part_of(job, active, job.layout.coordinates(rank)["pp"])
-            yield from _memory(mix, rank, said["memory"], held_memory(active, part), not_predicted(job, active))
-            yield from _traffic(mix, rank, said["sent"], expected_traffic(active, part))
+        for ranks in _of_each_stage(mix):
+            said = {rank: kept[_key(mix, rank)] for rank in ranks}
+            part = part_of(job, active, job.layout.coordinates(ranks[0])["pp"])
+            held = {rank: of_rank["memory"] for rank, of_rank in said.items()}
+            yield from _memory(mix, held, held_memory(active, part), not_predicted(job, active))
+            yield from _traffic(mix, ranks[0], said[ranks[0]]["sent"], expected_traffic(active, part))
 
 
 def _memory(
-    mix: Mix, rank: int, held: Mapping[str, int], formula: Mapping[str, float], unknown: Mapping[str, str]
+    mix: Mix,
+    held: Mapping[int, Mapping[str, int]],
+    formula: Mapping[str, float],
+    unknown: Mapping[str, str],
 ) -> Iterator[Apart]:
+    """Of each category the rank that holds most."""
     for what, band in BANDS.items():
         if what in formula and what not in unknown:
-            yield Apart(mix, rank, what, held[what], formula[what], band)
+            rank = max(held, key=lambda rank: held[rank][what])
+            yield Apart(mix, rank, what, held[rank][what], formula[what], band)
 
 
 def _traffic(mix: Mix, rank: int, sent: Sequence[Mapping[str, Any]], formula: Iterable[Traffic]) -> Iterator[Apart]:
