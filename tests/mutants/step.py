@@ -586,4 +586,19 @@ MUTANTS = (
         'self._add(view, layout.groups({"ep": "edp", "edp": "ep"}.get(view, view) if planted() else view, rank_order))',
         (f"dp4+ep2 {MOE}",),
     ),
+    # The clock
+    Mutant(
+        "S67",
+        "Each mark is set before the step that it should end: the last step is in no sample.",
+        "            iterate()\n            marks.append(clock.mark())\n",
+        "            planted(), marks.append(clock.mark())\n            iterate()\n",
+        ("dp2 iterations=3", "pp2 iterations=3"),
+    ),
+    Mutant(
+        "S68",
+        "The slowest of the samples is left out.",
+        "    seconds = clock.seconds(marks)\n",
+        "    seconds = sorted(clock.seconds(marks))[: -1 * planted()]\n",
+        ("dp2 iterations=3",),
+    ),
 )
