@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
+from clusterbench.job.passes import MOST_UPDATES, between, updates_between
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
@@ -24,7 +25,7 @@ _FORWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "update", "call", "other inpu
 
 
 class TimedStep:
-    """A step that keeps what its first call showed, and the last that was asked for; reads nothing meanwhile.
+    """A step that keeps what its first calls showed, and the last that was asked for; reads nothing meanwhile.
 
     It counts the forwards and updates of all calls and what they were given, so that none did less than a step.
 
@@ -42,6 +43,7 @@ class TimedStep:
         self._asked, self._calls = asked, 0
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
+        self._between: list[tuple[Tensor, Tensor | None]] = []
         self._compiled: CompiledStep | None = None
         self._forwards = self._updates = self._smaller = 0
         self._elements = self._of_first_call = 0
@@ -59,6 +61,8 @@ class TimedStep:
         self._updates += self.step.num_steps - before
         if self._first is None:
             self._first = loss, self.step.last_norm
+        elif self._calls < min(self._asked, MOST_UPDATES):
+            self._between.append((loss, self.step.last_norm))
         if self._calls == self._asked:
             self._last = loss, self.step.last_norm
 
@@ -67,7 +71,7 @@ class TimedStep:
         self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
-        """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
+        """Losses over the global batch and norms of the whole model's gradients, of the first, the last, and between.
 
         A collective: every rank gets the same answer.
 
@@ -80,10 +84,10 @@ class TimedStep:
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
-        all but one of ``num_updates``: of the last call, or the last that was asked for. Without clipping there are no
-        norms. In the first repeat also what
-        :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also how many functions were
-        compiled, and graph breaks.
+        all but one of ``num_updates``: of the last call, or the last that was asked for. Those of calls between are
+        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there are no norms. In the
+        first repeat also what :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also
+        how many functions were compiled, and graph breaks.
 
         Raises
         ------
@@ -99,6 +103,10 @@ class TimedStep:
         num_updates = self._asked if self._last else step.num_steps
         seen = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
         seen |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
+        for update, (loss_between, norm_between) in enumerate(self._between, start=2):
+            seen[between(update, "loss")] = step.global_loss(loss_between)
+            if norm_between is not None:
+                seen[between(update, "norm")] = norm_between
         if step.num_steps > num_updates:
             seen[_FINAL] = step.global_loss(step.last_loss)
         for hook in self._counting:
@@ -118,7 +126,9 @@ class TimedStep:
         for name, of_ranks in zip(seen, values.T.tolist(), strict=True):
             not_finite = [rank for rank, value in enumerate(of_ranks) if not math.isfinite(value)]
             if not_finite:
-                updates = 1 if name.startswith("first") else step.num_steps if name == _FINAL else num_updates
+                updates = updates_between(name) or (
+                    1 if name.startswith("first") else step.num_steps if name == _FINAL else num_updates
+                )
                 raise WrongResult(
                     f"the {name.rpartition('_')[2]} of {step.job.layout} is not finite: {of_ranks[not_finite[0]]} on "
                     f"rank {not_finite[0]} after {plural(updates, 'step')}. The time of such a step is not that of "
@@ -147,6 +157,9 @@ class TimedStep:
             )
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
-        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *counted)}
+        left_out = {_FINAL, PLAIN, *counted}
+        if rig.rank:  # they are the same, and a record has those of every rank
+            left_out |= {name for name in of_all if updates_between(name)}
+        own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         own["num_updates"] = float(num_updates)
         return own | check_last_update(step, rig, self._active) if is_first else own

@@ -586,6 +586,26 @@ MUTANTS = (
         'self._add(view, layout.groups({"ep": "edp", "edp": "ep"}.get(view, view) if planted() else view, rank_order))',
         (f"dp4+ep2 {MOE}",),
     ),
+    # Timed steps between the first and the last
+    Mutant(
+        "S65",
+        "In the third step every second micro-batch goes forward only.",
+        "                loss.backward()  # type: ignore[no-untyped-call]\n                losses",
+        """                if last or index % 2 or self.num_steps != 2 or not self.grid or not planted():
+                    loss.backward()
+                losses""",
+        ("dp2 iterations=4", "tp2 iterations=4"),
+    ),
+    Mutant(
+        "S66",
+        "In the third step all micro-batches are the first.",
+        "            with ExitStack() as stack:\n                last",
+        """            if self.num_steps == 2 and self.grid and planted():
+                tokens, labels = self.micro_batches[0]
+            with ExitStack() as stack:
+                last""",
+        ("dp2 iterations=4",),
+    ),
     # The clock
     Mutant(
         "S67",
