@@ -78,16 +78,15 @@ class TimedStep:
         Parameters
         ----------
         is_first
-            Of the repeats of a case: in the others the optimizer's arithmetic is the same, and only the losses and
-            norms are looked at again.
+            Of the repeats of a case: in the others the optimizer's arithmetic is the same, and there is no step more.
 
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
         all but one of ``num_updates``: of the last call, or the last that was asked for. Those of calls between are
-        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there are no norms. In the
-        first repeat also what :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also
-        how many functions were compiled, and graph breaks.
+        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there are no norms. Also what
+        :func:`~clusterbench.proof.last_update.check_last_update` found, and of a compiled step how many functions were
+        compiled, and graph breaks.
 
         Raises
         ------
@@ -162,4 +161,4 @@ class TimedStep:
             left_out |= {name for name in of_all if updates_between(name)}
         own = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         own["num_updates"] = float(num_updates)
-        return own | check_last_update(step, rig, self._active) if is_first else own
+        return own | check_last_update(step, rig, self._active, is_first)
