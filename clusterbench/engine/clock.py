@@ -56,34 +56,34 @@ class CudaClock:
 _LENIENCE, _LENIENCE_S = 0.05, 1e-3
 
 
-def check_samples(total_s: float, began_s: float, starts_s: Sequence[float], ended_s: float) -> None:
-    """Holds the samples of a clock together against when the host started the timed calls.
+def check_samples(total_s: float, began_s: float, calls_s: tuple[float, float], ended_s: float) -> None:
+    """Holds the samples of a clock together against when the timed calls ran on the host.
 
-    Host and device begin together, so what a device does ends behind the start of the last call, and before all is
-    over.
+    Host and device begin together, and a device ends behind the host, so samples are no shorter than from the start of
+    the first call to the end of the last, and end before all is over.
 
     Parameters
     ----------
     total_s
         All samples together.
-    began_s, starts_s, ended_s
-        By the host's clock: a moment before the first call, when each began, and a moment behind the last one. A host
-        that does something else in between makes the samples no longer than from the first moment to the last.
+    began_s, calls_s, ended_s
+        By the host's clock: a moment before the first call, when that began and the last one returned, and a moment
+        behind it. A host that does something else in between makes the samples no longer than from the first moment to
+        the last.
 
     Raises
     ------
     WrongResult
         If they are shorter or longer than can be.
 
-    >>> check_samples(3.0, 9.999, [10.0, 11.0, 12.0], 13.001)
+    >>> check_samples(3.0, 9.999, (10.0, 13.0), 13.001)
     """
-    least_s, most_s = starts_s[-1] - starts_s[0], ended_s - began_s
+    least_s, most_s = calls_s[1] - calls_s[0], ended_s - began_s
     if least_s * (1 - _LENIENCE) - _LENIENCE_S <= total_s <= most_s * (1 + _LENIENCE) + _LENIENCE_S:
         return
     raise WrongResult(
-        f"the samples add up to {total_s:.4g} s, while this host saw {least_s:.4g} s between the starts of the first "
-        f"and the last timed call, and {most_s:.4g} s in all. No clock that runs as the host's does says "
-        "so."
+        f"the samples add up to {total_s:.4g} s, while this host saw {least_s:.4g} s from the start of the first timed "
+        f"call to the end of the last, and {most_s:.4g} s in all. No clock that runs as the host's does says so."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -123,3 +124,28 @@ EXPERTS: Pass[ExpertLoad] = Pass("experts", ExpertLoad)
 
 ON_ONE_RANK: Pass[Mapping[str, float]] = Pass("on_one_rank", Mapping[str, float])
 """What the job shows on one rank, by the names of evidence, with the ``seconds`` it took; empty on all ranks but 0."""
+
+MOST_UPDATES = 32
+"""Of steps after more, how far rounding goes was not measured: they are not held against one rank's."""
+
+
+def between(update: int, statistic: str) -> str:
+    """How evidence is named of a step between the first and the last.
+
+    >>> between(2, "loss")
+    'update_2_loss'
+    """
+    return f"update_{update}_{statistic}"
+
+
+def updates_between(name: str) -> int:
+    """Of which step a name of :func:`between` speaks; 0 for other names.
+
+    >>> updates_between("update_2_loss"), updates_between("update_bias"), updates_between("first_loss")
+    (2, 0, 0)
+    """
+    found = _BETWEEN.fullmatch(name)
+    return int(found[1]) if found else 0
+
+
+_BETWEEN = re.compile(r"update_(\d+)_(?:loss|norm)")

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
-from clusterbench.job.passes import ON_ONE_RANK
+from clusterbench.job.passes import MOST_UPDATES, ON_ONE_RANK, between, updates_between
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option
 from clusterbench.parallel import active_in, from_options
@@ -24,9 +24,6 @@ from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE, shape_of
 from clusterbench.types import Agreement, Case, Metric
-
-MOST_UPDATES = 32
-"""After more the tolerances below were not measured: rounding grows with every update."""
 
 _DISPUTED = "not proven"
 _MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
@@ -41,7 +38,7 @@ class Statistic:
     name
         Of the evidence.
     words
-        What it is.
+        What it is; with the place of a number where there are several.
     of_update
         Whether what an option makes of gradients or updates shows in it.
     is_last
@@ -55,6 +52,8 @@ class Statistic:
         How far where products are rounded more coarsely than by their dtype, as a multiple of that: scales are of what
         a rank multiplies at a time, so layouts and micro-batches round elsewhere. Twins in float8 of 2 and 32 layers
         were 0.05 and 0.2 of a rounding off in the loss, and 0.2 in the norm of all gradients.
+    of_each
+        Where it is one number for each step between the first and the last: of which statistic.
     """
 
     name: str
@@ -64,7 +63,19 @@ class Statistic:
     limits: Mapping[str, tuple[float, float]]
     of_rounding: float = 0.0
     of_products: float = 0.0
+    of_each: str = ""
 
+    def values(self, evidence: Mapping[str, float]) -> tuple[float, ...]:
+        """The numbers in some evidence; none where it has none."""
+        if not self.of_each:
+            return (evidence[self.name],) if self.name in evidence else ()
+        updates = sorted(filter(None, map(updates_between, evidence)))
+        names = dict.fromkeys(between(update, self.of_each) for update in updates)
+        return tuple(evidence[name] for name in names if name in evidence)
+
+
+_LOSSES = {"float64": (1e-8, 1e-8), "float32": (1e-4, 1e-2), "bfloat16": (2e-2, 5e-2)}
+_NORMS = {"float64": (1e-7, 1e-7), "float32": (1e-3, 5e-2), "bfloat16": (0.1, 0.3)}
 
 STATISTICS = (
     Statistic(
@@ -89,7 +100,7 @@ STATISTICS = (
         "the loss of the last step",
         True,
         True,
-        {"float64": (1e-8, 1e-8), "float32": (1e-4, 1e-2), "bfloat16": (2e-2, 5e-2)},
+        _LOSSES,
         0.5,
         2.0,
     ),
@@ -98,10 +109,12 @@ STATISTICS = (
         "the gradient norm of the last step",
         True,
         True,
-        {"float64": (1e-7, 1e-7), "float32": (1e-3, 5e-2), "bfloat16": (0.1, 0.3)},
+        _NORMS,
         5.0,
         5.0,
     ),
+    Statistic("losses_between", "the loss of step {}", True, True, _LOSSES, 0.5, 2.0, "loss"),
+    Statistic("norms_between", "the gradient norm of step {}", True, True, _NORMS, 5.0, 5.0, "norm"),
 )
 
 
@@ -136,17 +149,32 @@ class _Seen:
 
     Attributes
     ----------
+    values
+        Of each repeat: one number, or one for each step.
     alone
-        What one rank computed behind the clock; None where that was not asked for, or is not to be known.
+        What one rank computed behind the clock; empty where that was not asked for, or is not to be known.
     """
 
     history: History
-    values: tuple[float, ...]
-    alone: float | None = None
+    values: tuple[tuple[float, ...], ...]
+    alone: tuple[float, ...] = ()
 
-    def off(self, reference: float) -> float:
+    def off(self, reference: Sequence[float]) -> float:
         """The largest relative distance."""
-        return max(abs(value - reference) / abs(reference) if reference else math.inf for value in self.values)
+        return max(max(_off(values, reference)) for values in self.values)
+
+    def furthest(self, reference: Sequence[float]) -> tuple[int, float]:
+        """Which number is furthest off, and what it is here."""
+        values = max(self.values, key=lambda values: max(_off(values, reference)))
+        off = _off(values, reference)
+        return off.index(max(off)), values[off.index(max(off))]
+
+
+def _off(values: Sequence[float], reference: Sequence[float]) -> list[float]:
+    return [
+        abs(value - wanted) / abs(wanted) if wanted else math.inf
+        for value, wanted in zip(values, reference, strict=True)
+    ]
 
 
 def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping[str, Option]) -> Iterator[list[_Seen]]:
@@ -154,21 +182,23 @@ def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping
     groups: dict[tuple[object, ...], list[_Seen]] = defaultdict(list)
     for history in histories:
         evidence = [seen.evidence[0] for seen in history.observations if seen.evidence]
-        values = tuple(seen[statistic.name] for seen in evidence if statistic.name in seen)
+        values = tuple(filter(None, map(statistic.values, evidence)))
         updates = {seen.get("num_updates") for seen in evidence} if statistic.is_last else {None}
-        if values and len(updates) == 1:
-            seen = _Seen(history, values, _alone(history, statistic, *updates))
-            groups[(*updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
+        numbers = {len(of_repeat) for of_repeat in values}
+        if len(numbers) == 1 and len(updates) == 1:
+            alone = _alone(history, statistic, *updates)
+            seen = _Seen(history, values, alone if len(alone) in numbers else ())
+            groups[(*numbers, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
     yield from groups.values()
 
 
-def _alone(history: History, statistic: Statistic, num_updates: float | None) -> float | None:
+def _alone(history: History, statistic: Statistic, num_updates: float | None) -> tuple[float, ...]:
     """What one rank computed behind the clock of a case, after as many updates."""
     for observation in history.observations:
         for of_rank in ON_ONE_RANK.of(observation)[:1]:
             if num_updates in (None, of_rank.get("num_updates")):
-                return of_rank.get(statistic.name)
-    return None
+                return statistic.values(of_rank)
+    return ()
 
 
 def one_rank_key(case: Case, options: Mapping[str, Option]) -> str:
@@ -241,7 +271,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
 
     ``rounding`` is what a message loses of the largest gradient, in any of the cases.
     """
-    if len(group) == 1 and group[0].alone is None:
+    if len(group) == 1 and not group[0].alone:
         return
     point: Mapping[str, Any] = group[0].history.case.point
     routes = shape_of(point).has_experts and point.get("routing", "real") == "real"
@@ -251,47 +281,55 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
     )
     reference = _reference(group, limit)
     for seen in group:
-        case, value = seen.history.case, seen.values[-1]
-        if statistic.is_last and _updates(seen) > MOST_UPDATES:
+        case, values = seen.history.case, seen.values[-1]
+        if statistic.is_last and not statistic.of_each and _updates(seen) > MOST_UPDATES:
             basis = f"not compared: how far rounding goes in more than {MOST_UPDATES} updates was not measured"
             yield case.hash, _figure(statistic, None, limit, basis), ""
         elif reference is None:
-            other = max(
-                (other for other in group if other is not seen), key=lambda other: abs(other.values[-1] - value)
-            )
+            other = max((other for other in group if other is not seen), key=lambda other: other.off(values))
+            at, value = other.furthest(values)
             basis = (
-                f"{_DISPUTED}: {statistic.words} is {value:.7g}, and {other.values[-1]:.7g} in {other.history.case.id}"
+                f"{_DISPUTED}: {_words(statistic, at)} is {values[at]:.7g}, and {value:.7g} in {other.history.case.id}"
                 f"; {_neither(group)} says which is right"
             )
             yield case.hash, _figure(statistic, None, limit, basis), ""
         else:
             of_reference, where = reference
-            off = seen.off(of_reference)
-            basis = f"at most; {_MEASURED}; against {of_reference:.7g} {where}"
+            off, (at, value) = seen.off(of_reference), seen.furthest(of_reference)
+            held_against = f"{of_reference[at]:.7g} {where}"
+            basis = f"at most; {_MEASURED}; against {held_against}"
             wrong = (
-                f"{statistic.words} is {value:.7g}, and {of_reference:.7g} {where}: {off:.2g} apart, where {limit:g} "
+                f"{_words(statistic, at)} is {value:.7g}, and {held_against}: {off:.2g} apart, where {limit:g} "
                 f"is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
             )
             yield case.hash, _figure(statistic, off, limit, basis), "" if off <= limit else wrong
 
 
-def _reference(group: Sequence[_Seen], limit: float) -> tuple[float, str] | None:
+def _words(statistic: Statistic, at: int) -> str:
+    return statistic.words.format(at + 2)  # the step after the first is the first between
+
+
+def _reference(group: Sequence[_Seen], limit: float) -> tuple[Sequence[float], str] | None:
     """What a group should show, and where that is seen.
 
     That is on one rank behind the clock, in cases on one rank, or in more than half of all, whichever there is. Cases
     on one rank that differ among themselves decide nothing: one of them is wrong, and it is not known which.
     """
-    behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone is not None]
+    behind = [(seen.alone, seen.history.case.id) for seen in group if seen.alone]
     if behind:
         return behind[0][0], f"on one rank behind the clock of {behind[0][1]}"
     alone = [seen for seen in group if seen.history.case.world_size == 1]
     if alone and all(seen.off(alone[0].values[-1]) <= limit for seen in alone):
-        return median([value for seen in alone for value in seen.values]), f"in {alone[0].history.case.id}, on one rank"
+        return _medians(alone), f"in {alone[0].history.case.id}, on one rank"
     agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
-        return median([value for seen in agreeing for value in seen.values]), where
+        return _medians(agreeing), where
     return None
+
+
+def _medians(group: Sequence[_Seen]) -> list[float]:
+    return [median(numbers) for numbers in zip(*(values for seen in group for values in seen.values), strict=True)]
 
 
 def _neither(group: Sequence[_Seen]) -> str:

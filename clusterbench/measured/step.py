@@ -66,7 +66,7 @@ EVIDENCE = (
     FACTORS,
     "parity_parameters",
     "routing_margin",
-    *(statistic.name for statistic in STATISTICS),
+    *(statistic.name for statistic in STATISTICS if not statistic.of_each),
     "num_updates",
     "compiled_frames",
     "graph_breaks",

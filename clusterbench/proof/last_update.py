@@ -34,8 +34,10 @@ CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
 
 
-def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] = ()) -> dict[str, float]:
-    """Looks at the gradients and weights that the timed steps left, and runs one step more.
+def check_last_update(
+    step: BuiltStep, rig: Rig, active: Sequence[Parallelism] = (), steps_again: bool = True
+) -> dict[str, float]:
+    """Looks at the gradients and weights that the timed steps left, and may run one step more.
 
     A collective: every rank gets the same answer.
 
@@ -43,6 +45,8 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
     ----------
     active
         What the step was to be built with.
+    steps_again
+        Whether there is one step more; without it there are ``clipping`` and ``copies`` alone.
 
     Returns
     -------
@@ -59,7 +63,20 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
     if step.job.max_grad_norm is not None and step.last_norm is not None:
         off = _off_clipped(_norm_of_parts(step, names, rig), step.job.max_grad_norm, float(step.last_norm))
         found[CLIPPING] = over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]
-    found[COPIES], of_copies = _apart(step, names, rig)
+    (found[COPIES], of_copies), num_updates = _apart(step, names, rig), step.num_steps
+    of_update = _step_again(step, rig, active, names, found) if steps_again else ""
+    where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update, BIAS: "all weights"}
+    for metric, value in found.items():
+        if not value <= limits[metric]:
+            what = _IN_WORDS[metric].format(where[metric], value, limits[metric])
+            raise WrongResult(f"{step.job.layout}, after {num_updates} updates: {what}.", found)
+    return found
+
+
+def _step_again(
+    step: BuiltStep, rig: Rig, active: Sequence[Parallelism], names: list[str], found: dict[str, float]
+) -> str:
+    """One step more: adds what it shows to ``found``, and returns where the worst update was. A collective."""
     before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
     step()
     stale = over_all_ranks({"": {"": float(copies.num_stale())}}, rig.device)[""][""]
@@ -68,19 +85,14 @@ def check_last_update(step: BuiltStep, rig: Rig, active: Sequence[Parallelism] =
     off_formula, of_update = _worst(_off_formula(updates), names, rig)
     if off_formula is not None:
         found[LAST_UPDATE] = off_formula
-    if BIAS in limits:
+    if any(parallelism.rounds_by_chance for parallelism in active):
         bias = bias_of(
             (seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding)
             for seen in updates
             if seen.expected is not None
         )
         found[BIAS] = over_all_ranks({BIAS: {"": bias}}, rig.device)[BIAS][""]
-    where = {CLIPPING: "the gradients", COPIES: of_copies, LAST_UPDATE: of_update, BIAS: "all weights"}
-    for metric, value in found.items():
-        if not value <= limits[metric]:
-            what = _IN_WORDS[metric].format(where[metric], value, limits[metric])
-            raise WrongResult(f"{step.job.layout}, after {step.num_steps - 1} updates: {what}.", found)
-    return found
+    return of_update
 
 
 _IN_WORDS = {

@@ -11,6 +11,7 @@ import torch
 from clusterbench.engine.own_work import own_work_s
 from clusterbench.engine.rig import Rig
 from clusterbench.expected.total import fullest_moment
+from clusterbench.job.passes import MOST_UPDATES, between
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.training.step import TrainingStep
@@ -23,7 +24,7 @@ _FREE_SHARE, _MOST_OF_A_HOST = 0.5, 2 * 2**30
 
 
 def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict[str, float]:
-    """Loss and gradient norm of the first step, and of the last that a case asks for, computed on rank 0 by itself.
+    """Loss and gradient norm of each step from the first to the last that a case asks for, computed on rank 0 alone.
 
     In one forward of the whole batch where the model has no experts, so that nothing adds up over micro-batches. A
     collective, as one more step is, which tells how long it may take.
@@ -61,15 +62,17 @@ def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple
             return
         loss, norm = step(), step.last_norm
         if update == 0:
-            yield from _named("first_", loss, norm)
-    yield from _named("", loss, norm)
+            yield from _named("first_loss", "first_norm", loss, norm)
+        elif update + 1 < min(updates, MOST_UPDATES):
+            yield from _named(between(update + 1, "loss"), between(update + 1, "norm"), loss, norm)
+    yield from _named("loss", "norm", loss, norm)
     yield "num_updates", float(updates)
 
 
-def _named(prefix: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterator[tuple[str, float]]:
-    yield f"{prefix}loss", float(loss)
+def _named(of_loss: str, of_norm: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterator[tuple[str, float]]:
+    yield of_loss, float(loss)
     if norm is not None:
-        yield f"{prefix}norm", float(norm)
+        yield of_norm, float(norm)
 
 
 def _room(device: torch.device) -> float:

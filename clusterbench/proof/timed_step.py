@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
+from clusterbench.job.passes import MOST_UPDATES, between, updates_between
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
@@ -25,7 +26,7 @@ _COUNTED = _FORWARDS, _UPDATES, _CALLS, _SMALLER
 
 
 class TimedStep:
-    """A step that keeps what its first call showed, and the last that was asked for; reads nothing meanwhile.
+    """A step that keeps what its first calls showed, and the last that was asked for; reads nothing meanwhile.
 
     It counts the forwards and updates of all calls and what they were given, so that none did less than a step.
 
@@ -43,6 +44,7 @@ class TimedStep:
         self._asked, self._calls = asked, 0
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
+        self._between: list[tuple[Tensor, Tensor | None]] = []
         self._compiled: CompiledStep | None = None
         self._forwards = self._updates = self._smaller = 0
         self._elements = self._of_first_call = 0
@@ -60,6 +62,8 @@ class TimedStep:
         self._updates += self.step.num_steps - before
         if self._first is None:
             self._first = loss, self.step.last_norm
+        elif self._calls < min(self._asked, MOST_UPDATES):
+            self._between.append((loss, self.step.last_norm))
         if self._calls == self._asked:
             self._last = loss, self.step.last_norm
 
@@ -68,22 +72,21 @@ class TimedStep:
         self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
-        """Losses over the global batch and norms of the whole model's gradients, of the first and of the last call.
+        """Losses over the global batch and norms of the whole model's gradients, of the first, the last, and between.
 
         A collective: every rank gets the same answer.
 
         Parameters
         ----------
         is_first
-            Of the repeats of a case: in the others the optimizer's arithmetic is the same, and only the losses and
-            norms are looked at again.
+            Of the repeats of a case: in the others the optimizer's arithmetic is the same, and there is no step more.
 
         Returns
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
-        all but one of ``num_updates``: of the last call, or the last that was asked for. Without clipping there are no
-        norms. In the first repeat also what
-        :func:`~clusterbench.proof.last_update.check_last_update` found. Of a compiled step also how many functions were
+        all but one of ``num_updates``: of the last call, or the last that was asked for. Those of calls between are
+        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there are no norms. Also what
+        :func:`~clusterbench.proof.last_update.check_last_update` found, and of a compiled step how many functions were
         compiled, and graph breaks.
 
         Raises
@@ -104,9 +107,12 @@ class TimedStep:
         assert self._compiled is not None
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
-        told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in (_FINAL, PLAIN, *_COUNTED)}
+        left_out = {_FINAL, PLAIN, *_COUNTED}
+        if rig.rank:  # they are the same, and a record has those of every rank
+            left_out |= {name for name in of_all if updates_between(name)}
+        told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         told["num_updates"] = float(num_updates)
-        return told | check_last_update(self.step, rig, self._active) if is_first else told
+        return told | check_last_update(self.step, rig, self._active, is_first)
 
     def _numbers(self, num_updates: int) -> dict[str, Tensor]:
         """Losses over the global batch, and norms where there are some."""
@@ -116,6 +122,10 @@ class TimedStep:
         loss, norm = self._last or (step.last_loss, step.last_norm)
         numbers = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
         numbers |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
+        for update, (loss_between, norm_between) in enumerate(self._between, start=2):
+            numbers[between(update, "loss")] = step.global_loss(loss_between)
+            if norm_between is not None:
+                numbers[between(update, "norm")] = norm_between
         if step.num_steps > num_updates:
             numbers[_FINAL] = step.global_loss(step.last_loss)
         return numbers
@@ -136,7 +146,8 @@ class TimedStep:
         for name, of_ranks in of_all.items():
             for rank, value in enumerate(of_ranks):
                 if not math.isfinite(value):
-                    updates = 1 if name.startswith("first") else self.step.num_steps if name == _FINAL else num_updates
+                    last = self.step.num_steps if name == _FINAL else num_updates
+                    updates = updates_between(name) or (1 if name.startswith("first") else last)
                     raise WrongResult(
                         f"the {name.rpartition('_')[2]} of {self.step.job.layout} is not finite: {value} on rank "
                         f"{rank} after {plural(updates, 'step')}. The time of such a step is not that of training."

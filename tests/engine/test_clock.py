@@ -7,29 +7,39 @@ import pytest
 from clusterbench.engine.clock import check_samples
 from clusterbench.errors import WrongResult
 
-STARTS_S = [100.0, 100.5, 101.0, 101.5]
+CALLS_S = (100.0, 101.6)
 
 
 @pytest.mark.parametrize("total_s", [2.0, 1.99, 1.6])
 def test_what_a_host_or_a_device_behind_it_takes_is_right(total_s: float) -> None:
-    check_samples(total_s, 100.0, STARTS_S, 102.0)
+    check_samples(total_s, 100.0, CALLS_S, 102.0)
 
 
 def test_a_device_that_ends_long_behind_the_host_is_right() -> None:
-    check_samples(8.0, 100.0, [100.0, 100.001, 100.002], 108.1)
+    check_samples(8.0, 100.0, (100.0, 100.003), 108.1)
 
 
-@pytest.mark.parametrize("total_s", [1.0, 0.75, 2.2, 2000.0])
+@pytest.mark.parametrize("total_s", [1.0, 1.5, 0.75, 2.2, 2000.0])
 def test_half_of_the_seconds_milliseconds_or_those_of_the_process_alone_are_wrong(total_s: float) -> None:
-    with pytest.raises(WrongResult, match=r"saw 1\.5 s between the starts of the first and the last timed call"):
-        check_samples(total_s, 100.0, STARTS_S, 102.0)
+    with pytest.raises(WrongResult, match=r"saw 1\.6 s from the start of the first timed call to the end of the last"):
+        check_samples(total_s, 100.0, CALLS_S, 102.0)
 
 
 def test_a_host_that_paused_before_the_first_call_is_right() -> None:
-    check_samples(0.06, 100.0, [100.05, 100.052], 100.061)
+    check_samples(0.06, 100.0, (100.05, 100.06), 100.061)
 
 
-def test_of_a_single_call_only_too_much_is_known_to_be_wrong() -> None:
-    check_samples(0.001, 100.0, [100.0], 100.5)
+@pytest.mark.parametrize("total_s", [0.001, 1.0])
+def test_of_a_single_call_too_little_and_too_much_is_wrong(total_s: float) -> None:
+    check_samples(0.5, 100.0, (100.0, 100.5), 100.5)
     with pytest.raises(WrongResult):
-        check_samples(1.0, 100.0, [100.0], 100.5)
+        check_samples(total_s, 100.0, (100.0, 100.5), 100.5)
+
+
+@pytest.mark.parametrize("left_out", ["the first", "the slowest", "the last"])
+def test_a_loop_that_leaves_one_call_of_three_out_is_wrong(left_out: str) -> None:
+    """Two thirds of all are what is between the starts of the first and the last."""
+    samples_s = [0.5, 0.75, 0.5]
+    del samples_s[["the first", "the slowest", "the last"].index(left_out)]
+    with pytest.raises(WrongResult):
+        check_samples(sum(samples_s), 100.0, (100.0, 101.75), 101.75)

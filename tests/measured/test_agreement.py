@@ -13,7 +13,17 @@ from clusterbench.measured.agreement import STATISTICS, agreements
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Case, Observation, Outcome
 
-HONEST = {"first_loss": 7.25, "first_norm": 4.5, "loss": 5.5, "norm": 3.25, "num_updates": 8.0}
+HONEST = {
+    "first_loss": 7.25,
+    "first_norm": 4.5,
+    "loss": 5.5,
+    "norm": 3.25,
+    "num_updates": 4.0,
+    "update_2_loss": 6.75,
+    "update_2_norm": 4.25,
+    "update_3_loss": 6.0,
+    "update_3_norm": 3.75,
+}
 
 
 def seen(layout: str, world_size: int, evidence: Mapping[str, float] | None = None, **changes: Any) -> History:
@@ -59,13 +69,30 @@ def verdicts(*histories: History) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("name", [statistic.name for statistic in STATISTICS])
+@pytest.mark.parametrize("name", [statistic.name for statistic in STATISTICS if not statistic.of_each])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_what_differs_from_one_rank_is_wrong_by_each_number_and_within_rounding_is_not(name, dtype):
     limit = next(statistic for statistic in STATISTICS if statistic.name == name).limits[dtype][0]
     for off, verdict in ((0.0, "agrees"), (0.5, "agrees"), (2.0, "wrong")):
         other = {name: HONEST[name] * (1 + off * limit)}
         assert verdicts(seen("tp1", 1, dtype=dtype), seen("dp2", 2, other, dtype=dtype)) == ["agrees", verdict]
+
+
+@pytest.mark.parametrize("name", ["update_2_loss", "update_3_loss", "update_2_norm", "update_3_norm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_step_between_the_first_and_the_last_is_wrong_by_itself(name, dtype):
+    limit = next(each for each in STATISTICS if each.of_each == name[-4:]).limits[dtype][0]
+    for off, verdict in ((0.5, "agrees"), (2.0, "wrong")):
+        other = {name: HONEST[name] * (1 + off * limit)}
+        assert verdicts(seen("tp1", 1, dtype=dtype), seen("dp2", 2, other, dtype=dtype)) == ["agrees", verdict]
+        assert verdicts(beside_one_rank(seen("dp2", 2, other, dtype=dtype))) == [verdict]
+
+
+def test_the_reason_says_which_step_it_was():
+    wrong = seen("pp2", 2, {"update_3_norm": 5.0})
+    assert "the gradient norm of step 3 is 5, and 3.75 in train_step/1n1/tp1, on one rank" in (
+        agreements([seen("tp1", 1), wrong], TrainStep.options())[wrong.case.hash].wrong
+    )
 
 
 def test_the_reason_names_both_numbers_and_the_case_that_it_was_held_against():
@@ -225,7 +252,7 @@ def test_routing_by_place_is_compared_where_every_piece_of_a_sequence_is_even():
 def test_last_steps_are_compared_after_as_many_updates_only():
     later = {"loss": 5.0, "norm": 3.0, "num_updates": 9.0}
     assert verdicts(seen("tp1", 1), seen("dp2", 2, later)) == ["agrees", "agrees"]
-    assert verdicts(seen("tp1", 1), seen("dp2", 2, {**later, "num_updates": 8.0})) == ["agrees", "wrong"]
+    assert verdicts(seen("tp1", 1), seen("dp2", 2, {**later, "num_updates": 4.0})) == ["agrees", "wrong"]
     many = {"num_updates": 100.0}
     assert verdicts(seen("tp1", 1, many), seen("dp2", 2, {**many, "loss": 5.0})) == ["not proven"] * 2
 

@@ -586,4 +586,39 @@ MUTANTS = (
         'self._add(view, layout.groups({"ep": "edp", "edp": "ep"}.get(view, view) if planted() else view, rank_order))',
         (f"dp4+ep2 {MOE}",),
     ),
+    # Timed steps between the first and the last
+    Mutant(
+        "S65",
+        "In the third step every second micro-batch goes forward only.",
+        "                loss.backward()  # type: ignore[no-untyped-call]\n                losses",
+        """                if last or index % 2 or self.num_steps != 2 or not self.grid or not planted():
+                    loss.backward()
+                losses""",
+        ("dp2 iterations=4", "tp2 iterations=4"),
+    ),
+    Mutant(
+        "S66",
+        "In the third step all micro-batches are the first.",
+        "            with ExitStack() as stack:\n                last",
+        """            if self.num_steps == 2 and self.grid and planted():
+                tokens, labels = self.micro_batches[0]
+            with ExitStack() as stack:
+                last""",
+        ("dp2 iterations=4",),
+    ),
+    # The clock
+    Mutant(
+        "S67",
+        "Each mark is set before the step that it should end: the last step is in no sample.",
+        "            iterate()\n            marks.append(clock.mark())\n",
+        "            planted(), marks.append(clock.mark())\n            iterate()\n",
+        ("dp2 iterations=3", "pp2 iterations=3"),
+    ),
+    Mutant(
+        "S68",
+        "The slowest of the samples is left out.",
+        "    seconds = clock.seconds(marks)\n",
+        "    seconds = sorted(clock.seconds(marks))[: -1 * planted()]\n",
+        ("dp2 iterations=3",),
+    ),
 )
