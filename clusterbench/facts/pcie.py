@@ -16,6 +16,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _MAKERS_OF_GPUS = ("0x10de", "0x1002")
 _WHOLE_BYTES, _PLAIN_BYTES, _WITHOUT_ROOT_BYTES = 4096, 256, 64
 _EXPRESS, _ACS = 0x10, 0x0D
+_LARGEST_PAYLOAD = 5  # 4096 bytes
 _MOST_CAPABILITIES = 96
 _MOST_DEVICES = 256
 
@@ -42,6 +43,8 @@ class Device:
     acs
         What access control services are on, as ``lspci`` calls them: ``SrcValid``, ``ReqRedir``; none where the bridge
         does not have them.
+    payload_bytes, most_payload_bytes
+        Of one packet of data, as it is set and what the device can: in its configuration, too.
     """
 
     address: str
@@ -57,6 +60,8 @@ class Device:
     relaxed_ordering: bool | None
     acs: tuple[str, ...] | None
     driver: str | None = None
+    payload_bytes: int | None = None
+    most_payload_bytes: int | None = None
 
     @property
     def place(self) -> str:
@@ -70,7 +75,7 @@ class Device:
     def is_virtual(self) -> bool:
         """Whether it is a virtual function, as cards of virtual machines are.
 
-        Its registers of the link's state and of relaxed ordering read zero; the card's own hold for it.
+        Its registers of the link's state, of relaxed ordering and payload read zero; the card's own hold for it.
 
         Source: PCI Express base specification, single root I/O virtualization, fields that a VF does not have.
         """
@@ -128,6 +133,7 @@ def _device(files: Files, address: str, kind: str, above: tuple[str, ...]) -> De
     if config is not None and len(config) <= _WITHOUT_ROOT_BYTES:
         files.unread[CONFIG] = NOT_ALLOWED
     acs = access_control(config or b"")
+    payload_bytes, most_payload_bytes = payloads(config or b"")
     return Device(
         address=address,
         kind=kind,
@@ -142,6 +148,8 @@ def _device(files: Files, address: str, kind: str, above: tuple[str, ...]) -> De
         relaxed_ordering=relaxed_ordering(config or b""),
         acs=acs,
         driver=files.link(f"{folder}/driver") or "",
+        payload_bytes=payload_bytes,
+        most_payload_bytes=most_payload_bytes,
     )
 
 
@@ -150,9 +158,27 @@ def relaxed_ordering(config: bytes) -> bool | None:
 
     Bit 4 of the device control register of the PCI Express capability (PCI Express base specification).
     """
-    place = next((place for number, place in _capabilities(config) if number == _EXPRESS), None)
-    control = None if place is None else _word(config, place + 8)
+    control = _express(config, 8)
     return None if control is None else bool(control & 0x10)
+
+
+def payloads(config: bytes) -> tuple[int | None, int | None]:
+    """The most bytes of data in one packet, as it is set and what the device can.
+
+    Bits 5 to 7 of the device control register, and 0 to 2 of the device capabilities: 128 bytes times a power of two,
+    whose larger values are reserved (PCI Express base specification).
+    """
+    control, capabilities = _express(config, 8), _express(config, 4)
+    as_set = None if control is None else control >> 5 & 7
+    most = None if capabilities is None else capabilities & 7
+    as_set, most = (number if number is not None and number <= _LARGEST_PAYLOAD else None for number in (as_set, most))
+    return None if as_set is None else 128 << as_set, None if most is None else 128 << most
+
+
+def _express(config: bytes, register: int) -> int | None:
+    """The lower half of a register of the PCI Express capability."""
+    place = next((place for number, place in _capabilities(config) if number == _EXPRESS), None)
+    return None if place is None else _word(config, place + register)
 
 
 def access_control(config: bytes) -> tuple[str, ...] | None:

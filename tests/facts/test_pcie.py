@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbench.facts import Files
-from clusterbench.facts.pcie import CONFIG, FOLDER, Pcie, access_control, relaxed_ordering
+from clusterbench.facts.pcie import CONFIG, FOLDER, Pcie, access_control, payloads, relaxed_ordering
 from tests.facts.healthy.pcie import config
 from tests.facts.machine import healthy
 
@@ -16,6 +16,7 @@ def test_gpus_cards_and_the_bridges_above_are_read(tmp_path):
     assert (gpu.above, gpu.gigatransfers_per_s, gpu.width) == ("0000:43:01.0", 32.0, 16)
     assert (gpu.correctable, gpu.nonfatal, gpu.fatal) == (0, 0, 0)
     assert (gpu.relaxed_ordering, gpu.acs) == (True, ())
+    assert (gpu.payload_bytes, gpu.most_payload_bytes) == (256, 256)
     assert facts.uptime_s == 86_400.25
 
 
@@ -38,6 +39,9 @@ def test_without_a_bus_there_are_no_devices_to_speak_of(tmp_path):
 def test_bits_are_found_at_the_end_of_their_lists():
     assert relaxed_ordering(config()) is True
     assert relaxed_ordering(config(relaxed_ordering=False)) is False
+    assert payloads(config(payload=0, most_payload=5)) == (128, 4096)
+    assert payloads(config(payload=6, most_payload=7)) == (None, None)
+    assert payloads(config(whole=False)) == (None, None)
     assert access_control(config(acs=0b0011101)) == ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 
 
@@ -54,4 +58,5 @@ def test_a_list_that_loops_or_leaves_the_space_ends(place):
 def test_any_bytes_have_an_end(start, extended):
     space = start.ljust(256, b"\x10") + extended
     assert relaxed_ordering(space) in (True, False, None)
+    assert {*payloads(space)} <= {None, *(128 << power for power in range(6))}
     assert access_control(space) is None or isinstance(access_control(space), tuple)

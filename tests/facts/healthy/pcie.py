@@ -8,12 +8,16 @@ FOLDER = "/sys/bus/pci/devices"
 UPTIME_S = 86_400.25  # as kernel facts plant it
 
 
-def config(relaxed_ordering=True, acs=0, whole=True):
-    """A configuration space: power management, then PCI Express; in the extended part AER, then ACS."""
+def config(relaxed_ordering=True, acs=0, whole=True, payload=1, most_payload=1):
+    """A configuration space: power management, then PCI Express; in the extended part AER, then ACS.
+
+    Payloads are 128 bytes times so many powers of two.
+    """
     space = bytearray(4096)
     space[0x06], space[0x34] = 0x10, 0x40
     space[0x40:0x42] = (0x01, 0x60)
-    space[0x60:0x62], space[0x68] = (0x10, 0x00), 0x10 if relaxed_ordering else 0x00
+    space[0x60:0x62], space[0x64] = (0x10, 0x00), most_payload
+    space[0x68] = payload << 5 | (0x10 if relaxed_ordering else 0x00)
     space[0x100:0x104] = (0x140 << 20 | 1 << 16 | 0x01).to_bytes(4, "little")
     space[0x140:0x144] = (1 << 16 | 0x0D).to_bytes(4, "little")
     space[0x146] = acs
