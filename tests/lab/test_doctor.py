@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -17,6 +18,7 @@ from tests.lab import launchers
 from tests.lab import slurm as slurm_of_a_lab
 from tests.lab.hosts import LOGIN
 from tests.lab.slurm import Slurm
+from tests.lab.test_slow_hosts import HOSTS, evidence, part_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -136,3 +138,14 @@ def test_the_short_probes_name_the_host_whose_link_is_shaped(lab, tmp_path):
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     found = done.stdout.partition("\ncb3\n")[2].partition("\n\n")[0]
     assert "[slow_link]" in found, done.stdout + done.stderr
+
+
+def test_a_port_that_is_down_is_named_by_a_run_of_acceptance(lab, plant, tmp_path):
+    for host in HOSTS:
+        planted = plant(host)
+    down(planted)
+    part = part_of("suites/acceptance.yaml", tmp_path, {"matmul": {"sizes": [64], "iterations": 3}})
+    against = evidence(lab, part, tmp_path / "out")
+    hosts = json.loads((tmp_path / "out" / "hosts.json").read_text())["hosts"]
+    said = {name: " ".join(each["sentence"] for each in hosts[name]["evidence"]) for name in against}
+    assert {name for name in said if "mlx5_3 port 1: is DOWN" in said[name]} == {"cb4"}

@@ -1,4 +1,4 @@
-"""One host of four has a slow disk, link or processor: what acceptance measures names it."""
+"""One host of four has a slow disk, link or processor: what acceptance and the doctor measure names it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,16 @@ def named(against, kind):
     return {host for host, kinds in against.items() if kind in kinds}
 
 
-@pytest.mark.parametrize("suite", ["suites/acceptance.yaml", "clusterbench/doctor/deep.yaml"])
+SUITES = ["suites/acceptance.yaml", "clusterbench/doctor/deep.yaml"]
+
+
+@pytest.mark.parametrize("suite", SUITES)
 def test_acceptance_and_the_deep_doctor_measure_what_shows_a_slow_disk_link_and_processor(suite, tmp_path):
     assert part_of(suite, tmp_path, {"file_io": {}, "link_matrix": {}, "matmul": {}}).exists()
 
 
-def test_a_disk_that_is_slow_is_named_by_the_acceptances_files(lab, tmp_path):
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_disk_that_is_slow_is_named_by_the_files_of_acceptance_and_of_the_deep_doctor(lab, tmp_path, suite):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler, which makes the slow disk")
@@ -67,7 +71,7 @@ def test_a_disk_that_is_slow_is_named_by_the_acceptances_files(lab, tmp_path):
     for name, value in (("LD_PRELOAD", library), ("SLOW_DISK_HOST", "cb3"), ("SLOW_DISK_S", 2.0)):
         lab.setenv(name, str(value))
     files = {"size": "1MiB", "iterations": 3, "operations": ["write"]}
-    part = part_of("suites/acceptance.yaml", tmp_path, {"file_io": files})
+    part = part_of(suite, tmp_path, {"file_io": files})
     assert named(evidence(lab, part, tmp_path / "out"), "slow_disk") == {"cb3"}
 
 
@@ -127,3 +131,16 @@ def test_a_host_whose_processor_is_held_back_is_named_by_the_acceptances_product
         if seen:
             break
     assert seen == {"cb3"}
+
+
+def test_a_host_whose_processor_is_held_back_is_named_by_the_doctor(lab, tmp_path):
+    launcher, seen = launchers.torchrun(lab, HOSTS, 1), set()
+    for number in range(3):  # as above
+        command = launcher.command("-m", "clusterbench.cli", "doctor", "--out", str(tmp_path / f"out{number}"))
+        with held_back(2, tmp_path):
+            done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
+        seen = {host for host in HOSTS if "[straggler]" in done.stdout.partition(f"\n{host}\n")[2].partition("\n\n")[0]}
+        assert seen <= {"cb3"}, done.stdout
+        if seen:
+            break
+    assert seen == {"cb3"}, done.stdout + done.stderr
