@@ -82,6 +82,29 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in found["cb4"]
 
 
+@pytest.mark.parametrize("name", [pytest.param("openmpi", marks=pytest.mark.mpi), "srun", "torchrun"])
+def test_other_launchers_bring_it_to_all_hosts_as_well(lab, plant, request, name):
+    if reason := getattr(launchers, f"why_not_{name}", lambda: None)():
+        pytest.skip(reason)
+    if name == "srun":
+        request.getfixturevalue("slurm")
+    for host in HOSTS[:2]:
+        planted = plant(host)
+    down(planted)
+    launcher = getattr(launchers, name)(lab, HOSTS[:2], 1)
+    done = lab.run(LOGIN, launcher.command(*DOCTOR, "--quick"), env=launcher.environment, timeout=200)
+    assert " of 2 hosts" in done.stdout.splitlines()[0], done.stderr
+    assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
+
+
+def test_inside_a_launcher_hosts_are_chosen_of_its_own(lab, tmp_path):
+    launcher, said = launchers.torchrun(lab, HOSTS[:3], 1), tmp_path / "found.json"
+    command = launcher.command(*DOCTOR, "--quick", "--hosts", "cb1,cb3", "--json", str(said))
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
+    assert said.exists(), done.stderr
+    assert json.loads(said.read_text())["hosts"] == ["cb1", "cb3"]
+
+
 @pytest.mark.mpi
 def test_a_launcher_that_the_doctor_starts_examines_the_hosts_that_answer(lab):
     if reason := launchers.why_not_mpich():
