@@ -131,16 +131,3 @@ def test_a_host_whose_processor_is_held_back_is_named_by_the_acceptances_product
         if seen:
             break
     assert seen == {"cb3"}
-
-
-def test_a_host_whose_processor_is_held_back_is_named_by_the_doctor(lab, tmp_path):
-    launcher, seen = launchers.torchrun(lab, HOSTS, 1), set()
-    for number in range(3):  # as above
-        command = launcher.command("-m", "clusterbench.cli", "doctor", "--out", str(tmp_path / f"out{number}"))
-        with held_back(2, tmp_path):
-            done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
-        seen = {host for host in HOSTS if "[straggler]" in done.stdout.partition(f"\n{host}\n")[2].partition("\n\n")[0]}
-        assert seen <= {"cb3"}, done.stdout
-        if seen:
-            break
-    assert seen == {"cb3"}, done.stdout + done.stderr
