@@ -20,7 +20,8 @@ _ABOUT = {
     "mtu": re.compile(r"\bMtu\s*: (\d+)\[B\]"),
     "link": re.compile(r"\bLink type\s*: (\S+)"),
 }
-_PORT = re.compile(r"^\s*(?:local|remote) address: LID (\S+)|^\s*GID: (\S+)", re.MULTILINE)
+_LID = re.compile(r"^\s*(local|remote) address: LID (0x[0-9a-fA-F]+|0+)\b", re.MULTILINE)
+_GID = re.compile(r"^\s*GID: (\S+)", re.MULTILINE)
 
 
 class Perftest(Output):
@@ -58,13 +59,11 @@ def _is_loopback(text: str) -> bool:
 
     RoCE has no LID, and the GID of an address of its own; on InfiniBand without a subnet manager LIDs are zero.
     """
-    lids, gids = ({*filter(None, said)} for said in zip(*_PORT.findall(text), strict=True)) if _both(text) else ((), ())
-    ports = gids or {lid for lid in lids if int(lid, 0)}
+    ends = _LID.findall(text)
+    if {end for end, _ in ends} != {"local", "remote"}:
+        return False
+    ports = {*_GID.findall(text)} or {lid for _, lid in ends if int(lid, 16)}
     return len(ports) == 1
-
-
-def _both(text: str) -> bool:
-    return "local address:" in text and "remote address:" in text
 
 
 def _case(name: str, about: dict[str, Any], row: perftest.Row, num_nodes: int) -> ImportedCase:
