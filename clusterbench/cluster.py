@@ -112,8 +112,8 @@ def find_card(name: str) -> Accelerator | None:
     return accelerators().get(name.split(" (")[0].lower()) or find_accelerator(name)
 
 
-_FORM, _GIGABYTES = re.compile(r"sxm\d?"), re.compile(r"(\d+)gi?b")
-_BRACKETS, _SIZE = re.compile(r"\(.*?\)"), re.compile(r"\b(\d+) ?(Gi?B)\b")
+_FORM, _GIGABYTES = re.compile(r"sxm\d?"), re.compile(r"(\d+)g(?:i?b)?")
+_BRACKETS, _SIZE = re.compile(r"\(.*?\)"), re.compile(r"\b(\d+) ?(G(?:i?B)?)\b")
 """A size is of memory where its B is large: 200Gb in brackets are of a network."""
 
 _NO_PART_OF_A_NAME = re.compile(
@@ -128,6 +128,8 @@ def meant_cards(words: str) -> list[Accelerator]:
     ['a100-sxm4-80gb', 'h100-sxm-80gb', 'h100-pcie-80gb', 'a100-sxm4-80gb', 'a100-sxm4-40gb']
     >>> [card.name for words in ("DGX-H100", "A100 (40 GB)", "A100 40 GB (200Gb IB)") for card in meant_cards(words)]
     ['h100-sxm-80gb', 'a100-sxm4-40gb', 'a100-sxm4-40gb']
+    >>> [card.name for words in ("A100-80G", "A100 40G PCIe") for card in meant_cards(words)]
+    ['a100-sxm4-80gb', 'a100-pcie-40gb']
     >>> [meant_cards(words) for words in ("H100-94GB", "80GB", "Hopper", "")]
     [[], [], [], []]
     """
