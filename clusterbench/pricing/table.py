@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterbench.cluster import GPUS_OF_A_NODE, find_card, meant_card
-from clusterbench.csv_lines import rows_of
+from clusterbench.csv_lines import read_text, rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
-from clusterbench.formulas.transformer import hardware_flops
+from clusterbench.formulas.transformer import hardware_flops, model_flops
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.table_words import NOT_SAID, Meaning, is_result, meaning_of, name_on_record, names_experts
 from clusterbench.shape import SHAPES, ModelShape
-from clusterbench.shape_file import is_path, shape_in_file
+from clusterbench.shape_file import SUFFIXES, shape_in_file
 
 MOST_ROWS = 100_000
 
@@ -32,7 +33,10 @@ COLUMNS = (
     *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
     *("sp", "vpp", "zero", "dp_overlap", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
 )
-"""All that are known. Others are an error: a figure in an unknown column would be left out unseen."""
+_PUBLISHED = ("ga", "fsdp", "checkpointing")
+"""Of other tables, which say by them what ours say by ``dp``, ``zero`` and ``recompute``.
+
+Columns that are not known are an error: a figure in one would be left out unseen."""
 
 SEQ_LEN, VOCAB_SIZE = 2048, 51_200
 """Taken where a table does not say."""
@@ -45,6 +49,7 @@ MOST, MOST_OF = 10**9, {"layers": 10_000}
 PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 """Of products; a GPU multiplies both at one rate. An empty cell is taken for bfloat16."""
 
+_PRICED = ("bfloat16", "float16")
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
 _WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/]{1,20})")
@@ -53,11 +58,23 @@ _OF_FEW_DIGITS = ("step_s", "params_b", "mem_gb", "tflops_per_gpu", "mfu")
 """Columns in which a comma may part thousands or a fraction."""
 
 _YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_NOT_MEASURED = ("oom", "n/a", "-")
+_NOT_MEASURED = NOT_SAID | {"oom", "nan"}
+_IN_WORDS = ("source", "model", "gpu", "note", *MEASURED)
+"""Columns of which a cell is read as it stands."""
+
+MOST_OF_FACT = {"params_b": 1e5, "tflops_per_gpu": 1e5}
+"""Beyond any model and card: the unit is another one."""
+
+MOST_TOKENS = 2**30
+"""Of a step: with more, the batch is in tokens where it should be in sequences."""
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
 
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
+_ANOTHER_MODEL = 2.0
+"""By how much a published number of parameters may be off before columns are those of another model."""
+
+_SAME_SPEED = 0.05  # step_s and tokens/s of one row, beside the rounding of step_s
 _SIZE_OF_FLOPS = 0.01  # so are FLOP/s, and formulas leave out norms
 _SEQ_LENS = [2**exponent for exponent in range(7, 21)]
 _BY_FLOPS = {"none": "none", "full": "megatron_full"}
@@ -129,10 +146,9 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
         ``file:line:`` and what is wrong, where a cell cannot be read or a column is missing or not known. A row that
         can be read and not priced is no mistake of the file.
     """
-    rows = rows_of(path)
+    rows = _rows(path)
     line, header = next(rows, (1, []))
-    header = [name.lower() for name in header]
-    _check_columns(path, line, header)
+    columns = _columns(path, line, header)
     defaults: Counter[str] = Counter()
     read: list[TableRow] = []
     for line, cells in rows:
@@ -140,31 +156,80 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
             raise SuiteError(f"{path.name}:{line}: the row has {len(cells)} cells and the header {len(header)}.")
         if len(read) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
-        row = _Row(path, line, dict(zip(header, cells, strict=True)), gpus_per_node, gpu)
+        of_columns = {meaning.column: cells[number] for number, meaning in columns.items()}
+        factors = {meaning.column: meaning.factor for meaning in columns.values()}
+        row = _Row(path, line, of_columns, factors, gpus_per_node, gpu)
         read.append(row.as_step())
         defaults.update(row.defaults)
     if not read:
         raise SuiteError(f"{path.name} has a header and no rows, so there is nothing to price.")
     said = [f"{words}: {number} of {len(read)} rows" for words, number in defaults.items()]
-    return StepTable(path.name, read, said)
+    return StepTable(path.name, read, [*_about_columns(header, columns), *said])
 
 
-def _check_columns(path: Path, line: int, header: Sequence[str]) -> None:
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Of a CSV, or of one table in Markdown, as publications have them."""
+    return _markdown_rows(path) if read_text(path).lstrip().startswith("|") else rows_of(path)
+
+
+def _markdown_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for line, text in enumerate(read_text(path).splitlines(), start=1):
+        written = text.strip()
+        if written and not (written.startswith("|") and written.endswith("|") and len(written) > 1):
+            raise SuiteError(f"{path.name}:{line}: no row of a table in Markdown, which begins and ends with '|'.")
+        cells = [_LINK.sub(r"\1", cell).strip(" *") for cell in written[1:-1].split("|")]
+        if written and not all(_RULE.fullmatch(cell) for cell in cells):
+            yield line, cells
+
+
+def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]:
+    """What each column is in our words, without those that are results of no use here."""
     for separator in (";", "\t"):
         if len(header) == 1 and separator in header[0]:
             raise SuiteError(
                 f"{path.name}:{line}: columns are separated by {as_yaml(separator)}, and must be by commas."
             )
-    for name, number in Counter(header).items():
+    names = [name.lower() for name in header]
+    for name, number in Counter(names).items():
         if number > 1:
             raise SuiteError(f"{path.name}:{line}: column {as_yaml(name)} is there {number} times.")
-        if name not in COLUMNS:
-            raise SuiteError(
-                f"{path.name}:{line}: unknown column {as_yaml(name)}.{nearest(name, COLUMNS)}\n"
-                f"Columns: {', '.join(COLUMNS)}."
-            )
-    if missing := [name for name in (*MODEL, *STEP) if name not in header]:
-        raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join((*MODEL, *STEP))}.")
+    known = (*COLUMNS, *_PUBLISHED)
+    meanings = {number: Meaning(name) if name in known else meaning_of(name) for number, name in enumerate(names)}
+    unknown = [name for number, name in enumerate(names) if meanings[number] is None and not is_result(name)]
+    if unknown:
+        others = f", nor are {', '.join(map(as_yaml, unknown[1:]))}" if unknown[1:] else ""
+        raise SuiteError(
+            f"{path.name}:{line}: unknown column {as_yaml(unknown[0])}{others}.{nearest(unknown[0], COLUMNS)}\n"
+            f"Columns: {', '.join(COLUMNS)}.\nhint: take out what changes nothing of what ran"
+        )
+    columns = {number: meaning for number, meaning in meanings.items() if meaning is not None}
+    for column, count in Counter(meaning.column for meaning in columns.values()).items():
+        if count > 1:
+            both = [as_yaml(header[number]) for number, meaning in columns.items() if meaning.column == column]
+            raise SuiteError(f"{path.name}:{line}: columns {' and '.join(both)} are both {column}.")
+    there = {meaning.column for meaning in columns.values()}
+    needed = (*MODEL, *STEP) if "model" not in there or there & {"layers", "hidden", "heads"} else STEP
+    if missing := [name for name in needed if name not in there]:
+        hint = (
+            ""
+            if "model" in there
+            else "\nhint: a column 'model' with shapes on record may stand for those of the shape"
+        )
+        raise SuiteError(f"{path.name}:{line}: no column {missing[0]!r}. Needed: {', '.join(needed)}.{hint}")
+    return columns
+
+
+def _about_columns(header: Sequence[str], columns: Mapping[int, Meaning]) -> Iterator[str]:
+    """Which columns were taken for which, and which were not read."""
+    taken = [
+        f"{header[number]} for {meaning.column}{f' x {meaning.factor:.4g}' if meaning.factor != 1 else ''}"
+        for number, meaning in columns.items()
+        if header[number].lower() != meaning.column
+    ]
+    if taken:
+        yield f"columns are taken as published: {', '.join(taken)}"
+    if results := [name for number, name in enumerate(header) if number not in columns]:
+        yield f"columns not read, as they say nothing of what ran: {', '.join(results)}"
 
 
 def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
@@ -209,6 +274,10 @@ def _hint(name: str, text: str) -> str:
     return f": write {text[1:].strip()} if it is near enough" if text[:1] in "~≈" else ""
 
 
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_RULE = re.compile(":?-*:?")
+
+
 class _CannotPrice(Exception):
     """A row that can be read, of which it cannot be told what ran."""
 
@@ -217,10 +286,19 @@ class _Row:
     """One row, and what was taken for its empty cells."""
 
     def __init__(
-        self, table: Path, line: int, cells: Mapping[str, str], gpus_per_node: int | None, gpu: str | None
+        self,
+        table: Path,
+        line: int,
+        cells: Mapping[str, str],
+        factors: Mapping[str, float],
+        gpus_per_node: int | None,
+        gpu: str | None,
     ) -> None:
         self.folder, self.line, self.where = table.parent, line, f"{table.name}:{line}"
-        self.cells, self.recompute = cells, cells.get("recompute", "")
+        self.cells = cells = {
+            name: "" if name not in _IN_WORDS and text.lower() in NOT_SAID else text for name, text in cells.items()
+        }
+        self.factors, self.recompute = factors, cells.get("recompute", "")
         named = gpu or cells.get("gpu", "")
         self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
@@ -230,12 +308,16 @@ class _Row:
     def as_step(self) -> TableRow:
         gpus = self._whole("gpus")
         per_node = min(gpus or 1, self._default("gpus_per_node", self.gpus_per_node))
-        says_zero = bool(self.cells.get("zero"))
+        is_sharded = self.cells.get("fsdp", "").lower() not in ("", "0", "false", "no")
+        says_zero = bool(self.cells.get("zero")) or is_sharded
         row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""), says_zero=says_zero)
         try:
             self._expect_priced_precision()
             layout = self._layout(gpus)
+            self._read_checkpointing()
             job = self._job(layout)
+            self._expect_batch(job)
+            measured_s = self._measured_step(job)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
         priced = PricedJob(
@@ -246,8 +328,7 @@ class _Row:
             is_gated=self.is_gated,
             dp_overlap=self._flag("dp_overlap"),
         )
-        measured = self._measured_step(job), self._number("mem_gb") or None
-        return replace(row, priced=priced, step_s=measured[0], memory_gb=measured[1])
+        return replace(row, priced=priced, step_s=measured_s, memory_gb=self._number("mem_gb") or None)
 
     def _expect_priced_precision(self) -> None:
         given = self.cells.get("precision", "")
@@ -256,6 +337,10 @@ class _Row:
             raise _CannotPrice(
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
+            )
+        if not given and self.card is not None and "float8" in self.card.peak_flops_per_s:
+            self.defaults.append(
+                "precision is not said: products in bf16 taken, and such a card multiplies in fp8, too"
             )
         if self.card is not None and "bfloat16" not in self.card.peak_flops_per_s and not words & {"fp16", "float16"}:
             said = f"precision {as_yaml(given)}" if given else "precision is empty, taken for bf16"
@@ -270,7 +355,7 @@ class _Row:
                 raise _CannotPrice("neither dp nor the number of GPUs says how many copies there are")
             dp = gpus // others
             self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
-        zero = self._stage("zero")
+        zero = self._fully_sharded(dp * degrees["cp"]) or self._stage("zero")
         try:
             shards = zero if dp * degrees["cp"] > 1 else 0
             layout = ParallelLayout(**degrees, dp=dp, zero=shards, sp=self._is_sequence_parallel(degrees["tp"]))
@@ -279,6 +364,42 @@ class _Row:
         if gpus is not None and gpus != layout.world_size:
             raise _CannotPrice(f"{layout} needs {layout.world_size} GPUs, and the row has {gpus}")
         return layout
+
+    def _fully_sharded(self, copies: int) -> int:
+        """3 where a column ``fsdp`` says so, by a word, or by over how many ranks; 0 where it says none."""
+        text = self.cells.get("fsdp", "").lower()
+        said = _YES_OR_NO.get(text) if text != "1" else None
+        if not text or said is False or copies == 1:
+            return 0
+        if said is None and text == "1":
+            raise _CannotPrice("fsdp is 1, which may be 'yes' or a degree: write zero in its place")
+        if said is None and self._whole("fsdp") != copies:
+            raise _CannotPrice(f"fsdp {text} shards over a part of {copies} ranks, which has no price")
+        return 3
+
+    def _read_checkpointing(self) -> None:
+        """``checkpointing``, of whole layers where it is a yes, as Composer, DeepSpeed and transformers have it."""
+        text = self.cells.get("checkpointing", "").lower()
+        if not text or self.recompute:
+            return
+        said = text if text in ("none", "selective", "full") else "full" if self._flag("checkpointing") else "none"
+        self.recompute = said
+        if said != text and said == "full":
+            self.defaults.append("activation checkpointing is said: whole layers computed again")
+
+    def _expect_batch(self, job: TrainingJob) -> None:
+        """Refuses a batch that is not what the row's other numbers make of it."""
+        if job.tokens_per_step > MOST_TOKENS:
+            raise _CannotPrice(
+                f"{job.global_batch_size} sequences of {job.seq_len} are {job.tokens_per_step / 1e9:.3g} billion "
+                "tokens a step: gbs must be in sequences"
+            )
+        forwards, per_forward = self._whole("ga"), job.micro_batch_size * job.layout.dp
+        if forwards is not None and forwards * per_forward != job.global_batch_size:
+            raise _CannotPrice(
+                f"mbs {job.micro_batch_size} x dp {job.layout.dp} x {forwards} accumulations are "
+                f"{forwards * per_forward}, and gbs is {job.global_batch_size}"
+            )
 
     def _is_sequence_parallel(self, tp: int) -> bool:
         """Whether ranks of tp share the sequence between its products, which ``selective+SP`` says, too."""
@@ -343,6 +464,11 @@ class _Row:
     def _shape(self) -> ModelShape:
         if not any(self.cells.get(name) for name in ("layers", "hidden", "heads")):
             return self._known_shape()
+        if names_experts(model := self.cells.get("model", "")):
+            raise _CannotPrice(
+                f"{as_yaml(model)} has experts, of which columns say nothing: leave layers, hidden and heads empty, "
+                "with the path of its config.json as model"
+            )
         layers, hidden, heads = (self._needed(name) for name in ("layers", "hidden", "heads"))
         vocab = self._default("vocab", VOCAB_SIZE)
         kv_heads = self._whole("kv_heads")
@@ -375,14 +501,17 @@ class _Row:
     def _known_shape(self) -> ModelShape:
         """The published shape of a model of this name, or the one in a file that the table names."""
         given = self.cells.get("model", "")
-        if is_path(given):
+        if given.endswith(SUFFIXES):  # a slash alone may be of words: DeepSeekV3 (w/o MTP), meta-llama/Llama-3.1-8B
             try:
                 return shape_in_file(self.folder / given, given)[0]
             except SuiteError as error:
                 raise SuiteError(f"{self.where}: {error}") from None
-        name = given.lower()
+        name = name_on_record(given)
         if name not in SHAPES:
-            raise _CannotPrice(f"layers, hidden and heads are empty, and {as_yaml(name)} is no shape on record")
+            raise _CannotPrice(
+                f"layers, hidden and heads are empty, and {as_yaml(given.lower())} is no shape on record: write them, "
+                "or the path of its config.json as model"
+            )
         self.defaults.append(f"the shape is empty: {name} as on record")
         return SHAPES[name]
 
@@ -421,6 +550,11 @@ class _Row:
                 if matrices == 2:
                     self.defaults.append("params_b tells a feed-forward of two matrices: priced as a gated one of 2/3")
                 return (2 * ffn // 3 if matrices == 2 else ffn), tables == 1
+            nearest_b = min(kinds.values(), key=lambda number: abs(math.log(number / (1e9 * parameters)))) / 1e9
+            if not 1 / _ANOTHER_MODEL <= nearest_b / parameters <= _ANOTHER_MODEL:
+                raise _CannotPrice(
+                    f"params_b is {parameters:g}, and layers, hidden, ffn and vocab make {nearest_b:.3g}: another model"
+                )
             why = "fits no such model to 2 %"
         if ffn == 4 * hidden and has_own_keys:
             self.is_gated = False
@@ -433,9 +567,27 @@ class _Row:
         return ffn, False
 
     def _measured_step(self, job: TrainingJob) -> float | None:
+        """Of the row, by tokens/s where it has both, as that has more digits; refused where it cannot have been."""
         step_s, per_rank = self._number("step_s"), self._number("tokens_per_s_per_gpu")
-        # tokens/s has more digits where a table has both
-        return job.tokens_per_step / (per_rank * job.layout.world_size) if per_rank else step_s or None
+        told = job.tokens_per_step / (per_rank * job.layout.world_size) if per_rank else None
+        if told and step_s:
+            rounded = 0.5 * 10.0 ** -len(self.cells["step_s"].partition(".")[2].rstrip("sS ")) * self.factors["step_s"]
+            if abs(told - step_s) > rounded + _SAME_SPEED * step_s:
+                raise _CannotPrice(
+                    f"step_s is {step_s:g} s, and tokens_per_s_per_gpu makes {told:.4g} s of it with this batch and as "
+                    "many GPUs: one of them is of something else"
+                )
+        measured = told or step_s
+        peak = max(self.card.peak_flops_per_s.get(name, 0.0) for name in _PRICED) if self.card else 0.0
+        if measured and peak:
+            share = model_flops(job.shape, job.seq_len, job.global_batch_size, "causal")
+            share /= measured * job.layout.world_size * peak
+            if share > 1:
+                raise _CannotPrice(
+                    f"as measured it would be {share:.1f} times the card's peak: is the speed that of all GPUs, or gbs "
+                    "not in sequences, or were products in another precision?"
+                )
+        return measured
 
     def _needed(self, name: str) -> int:
         value = self._whole(name)
@@ -488,4 +640,11 @@ class _Row:
         value = float(written)
         if value == math.inf:
             raise SuiteError(f"{self.where}: {name} is {text}, which is too large.")
-        return value
+        factor = self.factors.get(name, 1.0)
+        if factor != 1 and not text.replace(",", "").replace(".", "").isdigit():
+            raise SuiteError(
+                f"{self.where}: {name} is {as_yaml(text)}, and must be a number alone: its column has the unit."
+            )
+        if value * factor > (most := MOST_OF_FACT.get(name, math.inf)):
+            raise SuiteError(f"{self.where}: {name} is {text}, and no more than {most:g} in its unit makes sense.")
+        return value * factor

@@ -94,7 +94,7 @@ def test_a_node_has_as_many_gpus_as_the_usual_server_of_the_rows_card(tmp_path):
         ("8.03", 14336, False, None),
         ("7.505", 14336, True, None),
         ("6.151", 9557, False, "feed-forward of two matrices: priced as a gated one of 2/3"),
-        ("3", 14336, False, "params_b fits no such model to 2 %"),
+        ("7", 14336, False, "params_b fits no such model to 2 %"),
         ("", 14336, False, "params_b is empty: a gated feed-forward, tables not tied"),
     ],
 )
@@ -168,7 +168,10 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
     assert row.priced.job.shape.num_layers == 32
     assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
     unknown, _ = only(tmp_path, **named, model="x")
-    assert unknown.reason == "layers, hidden and heads are empty, and 'x' is no shape on record"
+    assert unknown.reason == (
+        "layers, hidden and heads are empty, and 'x' is no shape on record: write them, or the path of its config.json "
+        "as model"
+    )
 
 
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
@@ -216,7 +219,7 @@ def test_more_than_one_type_tells_no_rate(tmp_path, words):
 
 
 def test_a_card_without_bfloat16_has_a_price_in_float16_alone(tmp_path):
-    rows = [f"{cells()},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
+    rows = [f"{cells(step_s='25')},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
     read = read_steps(table(tmp_path, *rows, header=f"{HEADER},gpu,precision"), 8).rows
     assert [row.reason for row in read] == [
         "",
@@ -233,7 +236,7 @@ def test_the_zero_stage_may_be_in_words_of_deepspeed_and_fsdp(tmp_path, words, s
     assert row.priced.job.layout.zero == stage
 
 
-@pytest.mark.parametrize("words", ["OOM", "n/a", "-"])
+@pytest.mark.parametrize("words", ["OOM", "n/a", "-", "NaN"])
 def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
     row, defaults = only(tmp_path, step_s=words)
     assert row.priced is not None
@@ -243,7 +246,7 @@ def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
 
 def test_numbers_are_read_as_people_write_them(tmp_path):
     header = f"{HEADER.replace('model', 'Model').replace('gbs', 'GBS')},tokens_per_s_per_gpu,mem_gb"
-    row = f'{cells(gpus="1,024", dp="512", gbs="2,048", step_s="2.5 s", params_b="8.03B")},"20,000.5",60GB'
+    row = f'{cells(gpus="1,024", dp="512", gbs="2,048", step_s="0.41 s", params_b="8.03B")},"20,000.5",60GB'
     row = row.replace("1,024", '"1,024"').replace("2,048", '"2,048"')
     (read,) = read_steps(table(tmp_path, row, header=header), 8).rows
     assert (read.priced.job.layout.world_size, read.priced.job.global_batch_size, read.memory_gb) == (1024, 2048, 60)
@@ -279,6 +282,9 @@ def test_of_a_number_that_may_be_another_that_is_said(tmp_path, column, words, m
         ({"ffn": "", "params_b": ""}, "ffn is empty, and without params_b"),
         ({"ffn": "", "params_b": "1"}, "1 B parameters leave nothing for it"),
         ({"kv_heads": "5"}, "5 kv heads do not divide 32 heads"),
+        ({"params_b": "46.7"}, "params_b is 46.7, and layers, hidden, ffn and vocab make 8.03: another model"),
+        ({"model": "Mixtral 8x7B"}, "'Mixtral 8x7B' has experts, of which columns say nothing"),
+        ({"gbs": "1048576"}, "1048576 sequences of 4096 are 4.29 billion tokens a step: gbs must be in sequences"),
     ],
 )
 def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, others, reason):
@@ -296,13 +302,16 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
         ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
-        ([cells(step_s="nan")], HEADER, "steps.csv:2: step_s is 'nan', and must be a number."),
+        ([cells(step_s="inf")], HEADER, "steps.csv:2: step_s is 'inf', and must be a number."),
+        ([cells(params_b="8030261248")], HEADER, "steps.csv:2: params_b is 8030261248, and no more than 100000 in its"),
         ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
         ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
         ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
         ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
+        ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown column 'a', nor are 'b'."),
+        ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
         (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
     ],
@@ -311,6 +320,105 @@ def test_a_mistake_of_the_file_is_said_with_its_line(tmp_path, rows, header, sai
     with pytest.raises(SuiteError) as error:
         read_steps(table(tmp_path, *rows, header=header), 8)
     assert said in str(error.value)
+
+
+BRIDGE = "Model,#-GPUs,Precision,GBS,MBS,Sequence Length,FSDP,TP,PP,CP,VP,EP,GA,Tokens / sec / GPU,System"
+"""As NVIDIA publishes steps: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md."""
+
+
+def test_columns_are_read_as_they_are_published_and_that_is_said(tmp_path):
+    rows = [
+        "LLAMA3_70B,64,BF16,128,1,8192,0,4,8,1,5,1,64,800,DGX-H100",
+        "x (w/o y),8,BF16,8,1,8192,0,1,1,1,n/a,-,1,-,DGX-H100",
+    ]
+    read = read_steps(table(tmp_path, *rows, header=BRIDGE), None)
+    first, second = read.rows
+    job = first.priced.job
+    assert (str(job.layout), job.shape.name, job.seq_len) == ("pp8-dp2-tp4+sp", "llama-70b", 8192)
+    assert (first.priced.chunks, job.global_batch_size, job.micro_batch_size) == (5, 128, 1)
+    assert first.step_s == pytest.approx(128 * 8192 / 64 / 800)
+    assert second.reason.startswith("layers, hidden and heads are empty, and 'x (w/o y)' is no shape on record")
+    assert read.defaults[0] == (
+        "columns are taken as published: #-GPUs for gpus, Sequence Length for seq, VP for vpp, "
+        "Tokens / sec / GPU for tokens_per_s_per_gpu, System for gpu"
+    )
+
+
+FOUNDRY = (
+    "Model,SeqLen (T),# GPUs,GPU,MFU,HFU,MicroBatchSize,GradAccum,GlobalBatchSize,Throughput (T/s),"
+    "Throughput (T/s/GPU),Precision,Sharding Strategy,Activation Checkpointing,NumParams,layers,hidden,ffn,heads,vocab"
+)
+"""As MosaicML does: github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md; shape of its yamls."""
+
+
+def test_units_of_columns_are_read_and_results_set_aside(tmp_path):
+    row = "7b,2048,8,h100_80gb,42.83,57.11,{},85144,10643,amp_bf16,FULL_SHARD,{},{},32,4096,16384,32,50368"
+    rows = [row.format("6,1,48", "False", "6658859008"), row.format("64,2,1024", "True", "6658859008")]
+    read = read_steps(table(tmp_path, *rows, header=FOUNDRY), None)
+    assert [each.priced.recompute for each in read.rows] == ["none", "full"]
+    assert [each.priced.job.layout.zero for each in read.rows] == [3, 3]
+    assert not any(each.priced.is_gated for each in read.rows)
+    assert read.rows[0].step_s == pytest.approx(48 * 2048 / 8 / 10643)
+    assert "NumParams for params_b x 1e-09" in read.defaults[0]
+    assert read.defaults[1] == "columns not read, as they say nothing of what ran: HFU, Throughput (T/s)"
+    assert "activation checkpointing is said: whole layers computed again: 1 of 2 rows" in read.defaults
+    uneven = read_steps(table(tmp_path, row.format("64,2,512", "True", "6658859008"), header=FOUNDRY), None)
+    assert uneven.rows[0].reason == "mbs 64 x dp 8 x 2 accumulations are 1024, and gbs is 512"
+    with pytest.raises(SuiteError, match="params_b is '7B', and must be a number alone: its column has the unit"):
+        read_steps(table(tmp_path, row.format("6,1,48", "False", "7B"), header=FOUNDRY), None)
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "zero", "reason"),
+    [
+        ("0", 0, ""),
+        ("8", 3, ""),
+        ("True", 3, ""),
+        ("no", 0, ""),
+        ("4", None, "fsdp 4 shards over a part of 8 ranks, which has no price"),
+        ("1", None, "fsdp is 1, which may be 'yes' or a degree: write zero in its place"),
+    ],
+)
+def test_fsdp_is_a_word_or_over_how_many_ranks(tmp_path, fsdp, zero, reason):
+    (row,) = read_steps(table(tmp_path, cells(zero=fsdp), header=HEADER.replace("zero", "FSDP")), 8).rows
+    assert row.reason == reason
+    assert zero is None or row.priced.job.layout.zero == zero
+
+
+def test_a_table_in_markdown_is_read(tmp_path):
+    lines = [f"| {' | '.join(text.split(','))} |" for text in (HEADER, ROW)]
+    rule = "|" + len(HEADER.split(",")) * " ---: |"
+    (row,) = read_steps(
+        table(tmp_path, rule, lines[1].replace("2.5", "**[2.5](https://a.b/c)**"), header=lines[0]), 8
+    ).rows
+    assert (row.line, row.step_s, row.priced.job.seq_len) == (3, 2.5, 4096)
+    with pytest.raises(
+        SuiteError, match=r"steps.csv:4: no row of a table in Markdown, which begins and ends with '\|'"
+    ):
+        read_steps(table(tmp_path, rule, lines[1], "That was it.", header=lines[0]), 8)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "per_gpu", "reason"),
+    [
+        ("2.5", "6553.6", ""),
+        ("3", "6553.6", ""),  # rounded to a whole second
+        ("2.5", "104857.6", "step_s is 2.5 s, and tokens_per_s_per_gpu makes 0.1562 s of it"),
+        ("", "104857.6", "as measured it would be 5.1 times the card's peak: is the speed that of all GPUs"),
+        ("0.1", "", "as measured it would be 8.0 times the card's peak"),
+    ],
+)
+def test_a_speed_that_cannot_have_been_is_refused(tmp_path, step_s, per_gpu, reason):
+    row = f"{cells(step_s=step_s)},{per_gpu},DGX H100"
+    (read,) = read_steps(table(tmp_path, row, header=f"{HEADER},tokens_per_s_per_gpu,gpu"), 8).rows
+    assert read.reason.startswith(reason)
+    assert bool(read.reason) == bool(reason)
+
+
+def test_that_fp8_may_have_run_is_said_of_a_card_that_has_it(tmp_path):
+    for gpu, said in (("DGX H100", True), ("A100-80G", False)):
+        read = read_steps(table(tmp_path, f"{cells(step_s='')},{gpu}", header=f"{HEADER},gpu"), 8)
+        assert any("multiplies in fp8, too" in words for words in read.defaults) == said
 
 
 def test_the_shipped_tables_are_read_whole():
