@@ -84,6 +84,7 @@ _ALIKE = "all layers here are alike"
 _NO = (False, None)
 ONLY: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "hidden_act": (("silu", "swish"), "the feed-forward here is SwiGLU"),
+    "activation": (("swiglu",), "the feed-forward here is SwiGLU"),  # beside hidden_act, as Falcon 3 has it
     **dict.fromkeys(("sliding_window", "attention_chunk_size"), ((None,), _WINDOW)),
     "use_sliding_window": (_NO, _WINDOW),
     **dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "use_bias", "bias"), (_NO, _NO_BIAS)),
@@ -99,6 +100,7 @@ ONLY: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "moe_layer_freq": ((1,), _ALIKE),
     "num_nextn_predict_layers": ((0, None), "the models here predict one token"),
     "partial_rotary_factor": ((1.0, None), "rotary positions here turn all channels of a head"),
+    "rope_interleaved": (_NO, "rotary positions here turn a channel with the one half a head away"),
     "clip_qkv": ((None,), "nothing here clips queries, keys and values"),
     "is_encoder_decoder": ((False,), "the models here are decoders"),
     "add_cross_attention": ((False,), "the models here are decoders"),
@@ -111,6 +113,7 @@ IGNORED = frozenset(
     (
         # how a checkpoint is found, stored and served
         *("auto_map", "transformers_version", "torch_dtype", "dtype", "quantization_config", "use_cache"),
+        *("transformers.js_config", "is_llama_config"),
         *("_name_or_path", "_attn_implementation", "attn_implementation", "pretraining_tp", "is_decoder"),
         # of tokens, lengths and first values: a suite says seq_len and seed
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "max_position_embeddings"),

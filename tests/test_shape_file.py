@@ -96,6 +96,42 @@ def test_the_published_config_of_a_shape_on_record_is_that_shape(tmp_path, name)
     assert numbers_of(asked_shape(config(tmp_path, **changes))) == numbers_of(known)
 
 
+SMOL = {
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "head_dim": 64,
+    "is_llama_config": True,
+    "rope_interleaved": False,
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+}
+FALCON = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3072,
+    "intermediate_size": 23040,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "vocab_size": 131072,
+    "head_dim": 256,
+    "activation": "swiglu",
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameters"),
+    [
+        (SMOL, 134_515_008),  # huggingface.co/HuggingFaceTB/SmolLM2-135M
+        (FALCON, 7_455_550_464),  # huggingface.co/tiiuae/Falcon3-7B-Base
+    ],
+)
+def test_keys_that_publishers_add_change_no_model(tmp_path, changes, parameters):
+    assert asked_shape(config(tmp_path, **changes)).num_parameters == parameters
+
+
 def test_shared_experts_come_from_a_config(tmp_path):
     given = {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
     rest = {"first_k_dense_replace": 0, "moe_layer_freq": 1, "norm_topk_prob": False}
@@ -142,6 +178,8 @@ def test_a_shape_comes_back_from_a_point_and_from_a_suite(name):
         ({"kv_lora_rank": 512}, "kv_lora_rank is 512, and attention here has whole keys and values"),
         ({"attention_dropout": 0.1}, "attention_dropout is 0.1, and the models here have no dropout."),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"rope_interleaved": True}, "rope_interleaved is true, and rotary positions here turn a channel with"),
+        ({"activation": "geglu"}, "activation is 'geglu', and the feed-forward here is SwiGLU."),
         ({"rope_scaling": {"rope_type": "mrope"}}, "rope_scaling has the type 'mrope'. Allowed"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
