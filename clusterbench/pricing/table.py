@@ -271,6 +271,8 @@ def _hint(name: str, text: str) -> str:
         return f": {text.replace(',', '')} or {text.replace(',', '.', 1).replace(',', '')}"
     if (match := re.fullmatch(r"([0-9]{1,5})[kK]", text)) is not None:
         return f": {int(match[1]) * 1000} or {int(match[1]) * 1024}"
+    if re.fullmatch(r"[0-9.,]{1,20} ?\([0-9.,]{1,20}\)", text) is not None:
+        return ": two, of which a row has one"
     return f": write {text[1:].strip()} if it is near enough" if text[:1] in "~≈" else ""
 
 

@@ -259,6 +259,7 @@ def test_numbers_are_read_as_people_write_them(tmp_path):
         ("seq", "2K", ": 2000 or 2048"),
         ("step_s", "1,420", ": 1420 or 1.420"),
         ("gpus", "~16", ": write 16 if it is near enough"),
+        ("tp", "1 (2)", ": two, of which a row has one"),
         ("step_s", "2.5 GB", ""),
         ("gbs", "6,4", ""),
     ],
