@@ -57,6 +57,9 @@ CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "comm
 # added to something is not.
 _LABELS = ("temporary", "made", "communication", "saved", "optimizer_state", "gradients", "parameters")
 _STRENGTH = {label: strength for strength, label in enumerate(_LABELS)}
+PACKS_WEIGHTS = "fsdp::all_gather_copy_in"
+"""The operator of FSDP that fills the buffer it gathers (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+
 _CATEGORY = {"made": "activations", "saved": "activations"}
 
 
@@ -233,8 +236,12 @@ class MemoryTracker(TorchDispatchMode):
         label = self._label()
         for tensor in tensors_in(result):
             self._allocation(tensor, label)
-        if getattr(func, "namespace", None) in COMMUNICATION_NAMESPACES:
+        namespace = getattr(func, "namespace", None)
+        if namespace in COMMUNICATION_NAMESPACES:
             self._communicated(func, args, result)
+        elif namespace == "fsdp" and func._schema.name == PACKS_WEIGHTS:
+            # shares of weights, or a copy of them in the dtype of the arithmetic
+            self._call(tensors_in(args), "communication")
         return result
 
     def _label(self) -> str:

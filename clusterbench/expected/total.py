@@ -116,11 +116,12 @@ def _of_layers(
     yield _alone(there + gradients, Moment("the update", _largest_cast(active, job, states)))
     # DDP never lets go of gradients; else the second micro-batch is the first that finds some
     replicated = of_kind(DataParallel, active)
-    if replicated is not None:
-        buffer = Moment("the last bucket of gradients", replicated.largest_buffer(job))
-        yield _alone(there + gradients, buffer)
     adds_up = job.gradient_accumulation_steps > 1 or replicated is not None
     way = _of_micro_batch(active, job, job.held[0], adds_up)
+    if replicated is not None and (buffer := replicated.largest_buffer(job)):
+        # a bucket is full while backward runs: that there is at any time
+        bucket = Moment("the largest bucket of gradients", buffer + min(way.backward))
+        yield _alone(there + gradients, bucket)
     yield way.time("F", there + gradients * adds_up)
     yield way.time("B", there + gradients * adds_up)
     if job.shape.tied_embeddings and adds_up and replicated is None:

@@ -239,6 +239,7 @@ class Backward:
     held: list[float] = field(default_factory=list)
     packed: float = 0.0
     freed: float = 0.0
+    waiting: float = 0.0
 
     def mark(self, when: str, more: float = 0.0) -> None:
         self.when.append(when)
@@ -260,6 +261,7 @@ class Backward:
             return
         if self.adds_up:
             self.alive -= weight.gradient * (not weight.waits)
+            self.waiting += weight.gradient * weight.waits
         elif weight.gradient != weight.kept:
             self.alive += weight.kept
             self.mark(when)
@@ -336,7 +338,7 @@ def moments_of_backward(
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
     _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts, attention_buffers), sharding)
     if job.embeds:
-        _embedding(walk, job, weights["embedding.weight"])
+        _embedding(walk, job, weights["embedding.weight"], residual)
         if _is_shared(job):
             _both_gradients(walk, job, weights["embedding.weight"], forward.get("loss.head_gradient"))
     if sharding is not None and sharding.by_stage:
@@ -364,11 +366,13 @@ def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mappin
     return _gathered_last(sharding) + before[0].gathered - to_come
 
 
-def _embedding(walk: Backward, job: TrainingJob, table: Weight) -> None:
+def _embedding(walk: Backward, job: TrainingJob, table: Weight, residual: float) -> None:
     """DTensor makes the gradient of a table that is cut over tp as if it were whole, and then takes its part."""
     when, whole = "backward of embedding", job.layout.tp * table.gradient
     if table.waits:
         walk.mark(when, whole)
+        # the stream's gradient is through, and those that waited are added up before the table's part is taken
+        walk.mark(when, whole + table.gradient - residual - walk.waiting)
         walk.alive += whole
         return
     walk.mark(when, whole + table.gradient * job.layout.uses("tp"))
@@ -523,13 +527,25 @@ def _one_layer(
         unkept=unkept,
         experts=[_sized("backward of experts", operator, of_part, weights) for operator in experts],
         operators=[
-            _sized(when, operator, sizes, weights, attention_buffers * (operator is ATTENTION[1]))
+            sized
             for when, operators in IN_ORDER
             if operators[0].weights[0] in weights
-            for operator in operators
+            for sized in (
+                *(_sized(when, each, sizes, weights, attention_buffers * (each is ATTENTION[1])) for each in operators),
+                Sized("backward of a norm", 0.0, 0.0, 0.0, (), _in_norm(job)),
+            )
         ],
         expert_parts=expert_parts,
     )
+
+
+def _in_norm(job: TrainingJob) -> float:
+    """Bytes that a norm has in backward beside its input and its output's gradient: on a CPU it is no one kernel.
+
+    They are in float32; where the arithmetic is not, the gradient is in it once more.
+    """
+    streams = 3 + (job.compute_bytes < 4) if job.device == "cpu" else 0
+    return float(streams * job.residual_tokens * job.shape.hidden_size * max(4, job.compute_bytes))
 
 
 def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:

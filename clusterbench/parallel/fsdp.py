@@ -164,19 +164,21 @@ class FullySharded(Parallelism):
         kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
         never_sharded = states["gradients"] - sum(shares.values())
         at_once, gradients = 0.0, 0.0
-        for stage, at in end.items():
+        for stage, over in end.items():
             layer, _, root = groups[stage]  # the root is reduced first, while all is there
             # its share comes when all of its gradients but the last have gone
-            beside = max(0, root.share - (root.whole - root.last)) * job.master_bytes
-            if job.compute_bytes != job.master_bytes:
-                # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
-                # those of norm and head until backward is through.
-                largest = max(group.whole for group in layer)
-                beside = max(beside, max(root.behind_layers + largest, root.whole) * job.compute_bytes)
-            at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= at <= end[other]))
-            unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
-            reduced = sum(shares[other] for other in end if end[other] < at)
-            gradients = max(gradients, unreduced + reduced + beside)
+            reducing = max(0, root.share - (root.whole - root.last)) * job.master_bytes
+            # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
+            # those of norm and head until backward is through.
+            is_rounded = job.compute_bytes != job.master_bytes
+            rounding = max(root.behind_layers + max(group.whole for group in layer), root.whole) * job.compute_bytes
+            at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= over <= end[other]))
+            # also while another stage, which is over before this one, is not reduced yet
+            for at in {over, *(before for before in end.values() if begin[stage] < before < over)}:
+                beside = max(is_rounded * rounding, reducing * (at == over))
+                unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
+                reduced = sum(shares[other] for other in end if end[other] < at)
+                gradients = max(gradients, unreduced + reduced + beside)
         return {"parameters": states["parameters"] + at_once, "gradients": gradients + never_sharded}
 
     def sharding(self, job: TrainingJob, chunk: Chunk) -> Sharding:

@@ -173,12 +173,23 @@ class Pipeline(Parallelism):
         for at in self.actions(job).full:
             forward, *backward = moments_of(next(chunk for chunk in job.held if chunk.stage == at.stage))
             if at.kind == "F":
-                full.append(beside(at) + sum(forward.values()))
+                full += [beside(at) + most for most in (sum(forward.values()), self._gathering(job, at, forward))]
                 continue
             kept = sum(forward.values()) - sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
             logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
             full += [beside(at) + kept, *(beside(at) + sum(moment.values()) + logits for moment in backward)]
         return full
+
+    def _gathering(self, job: TrainingJob, at: Full, forward: Mapping[str, float]) -> float:
+        """Bytes while a head that is cut over tp gathers all logits, beside those of the micro-batch before.
+
+        torch's 1F1B lets go of an output when it has the next one, though its backward is through.
+        """
+        logits, is_through = forward.get("loss.logits", 0.0), at.begun[at.stage] > at.in_flight[at.stage]
+        if self.schedule != "1f1b" or "loss.shifted" in forward or not (is_through and job.layout.uses("tp")):
+            return 0.0
+        held = sum(size for name, size in forward.items() if not name.startswith("loss."))
+        return held + logits * (2 + 1 / job.layout.tp)
 
     def actions(self, job: TrainingJob) -> RankOrder:
         """What a rank computes; of naive, which finishes each micro-batch before the next, no more than two."""
@@ -321,8 +332,9 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     if chunk.last or "layer.inputs" in held:
         return 0.0
     # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
-    # is in a buffer.
-    streams = 0 if _keeps_input(held, job) else 1 + (chunk.first or len(chunk.layers) > 1)
+    # is in a buffer, and what a look-up summed over tp is a message.
+    is_made = len(chunk.layers) > 1 or (chunk.first and not job.layout.uses("tp"))
+    streams = 0 if _keeps_input(held, job) else 1 + is_made
     if job.shape.has_experts:  # the rows that experts made, the same with their weights, and what shared ones made
         products = 2 * job.shape.experts_per_token + bool(job.shape.num_shared_experts)
     elif job.layout.sp:  # the partial sums of all tokens, once more as they are cut

@@ -156,6 +156,33 @@ def test_most_is_held_where_no_logits_are(
     assert _deviation(what, shape, 4 if "pp" in layout else 2, layout, options, of_job) < 0.012
 
 
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("what", "shape", "layout", "options", "changes"),
+    [
+        ("activations", "gqa", "pp2-tp2", {"schedule": "1f1b", "loss_parallel": False}, {"dtype": "float32"}),
+        ("activations", "gqa", "pp2-tp2", {"schedule": "naive"}, {"dtype": "bfloat16"}),
+        ("activations", "tied", "pp2-dp2-tp2+zero2", {"recompute": "full", "schedule": "gpipe"}, {"seq_len": 16}),
+        ("gradients", "gqa", "pp2-dp2-tp2+zero3", {"schedule": "interleaved_1f1b"}, {"seq_len": 64}),
+        ("total", "gqa", "pp2-tp2", {"schedule": "gpipe"}, {"dtype": "float32", "seq_len": 16}),
+        ("total", "gqa", "tp2", {}, {"dtype": "float32", "seq_len": 16, "global_batch_size": 1}),
+        ("total", "dense", "pp2-dp2-tp4", {"schedule": "1f1b"}, {"dtype": "bfloat16", "micro_batch_size": 2}),
+        ("total", "dense", "dp2-tp2", {"recompute": "full", "compress": "bf16"}, {"seq_len": 64}),
+    ],
+)
+def test_where_little_is_kept_what_comes_and_goes_is_most(
+    what: str, shape: str, layout: str, options: dict[str, object], changes: dict[str, object]
+) -> None:
+    """Formulas were off by 21, 5, 20, 5, 3.5, 8, 5 and 3.6 %.
+
+    A head that gathers its logits beside the last ones; no output of a look-up over tp; FSDP's rounded weights, which
+    are messages; gradients of a stage that is over and not reduced; a table's gradient as if it were whole, beside its
+    part; what a CPU has in a norm; a bucket as it is sent.
+    """
+    stages = 4 if options.get("schedule") == "interleaved_1f1b" else 2
+    assert _deviation(what, shape, stages, layout, options, {"dtype": "bfloat16", **changes}) < 0.022
+
+
 def _deviation(
     what: str, shape: str, layers: int, layout: str, options: dict[str, object], changes: Mapping[str, object]
 ) -> float:
