@@ -8,16 +8,18 @@ from clusterbench.facts.ethernet import FOLDER, Ethernet
 
 
 class EthernetAlike(AlikeCheck):
-    """Speed, MTU, driver, firmware and pauses of Ethernet interfaces of one name, where hosts differ in them.
+    """Speed, MTU, driver, firmware, pauses and ECN of Ethernet interfaces of one name, where hosts differ in them.
 
     A link that came up at a lower speed, frames of 1500 bytes among those of 9000 (large transfers stall, small ones
     pass), or a host that does not answer pauses slows every collective that crosses it.
     """
 
     number = 122
-    question = "Have Ethernet interfaces of one name one speed, MTU, driver, firmware and pause setting on all hosts?"
+    question = (
+        "Have Ethernet interfaces of one name one speed, MTU, driver, firmware, pause and ECN setting on all hosts?"
+    )
     severity = "warning"
-    source = f"{FOLDER}/*/speed, mtu; ethtool -i, -a"
+    source = f"{FOLDER}/*/speed, mtu, ecn; ethtool -i, -a"
     programs = "ethtool"
     confirm = "ip -d link; ethtool DEVICE; ethtool -i DEVICE; ethtool -a DEVICE"
     fix = "give the odd hosts the setting of the others; for a lower speed look at cable, transceiver and switch port"
@@ -33,6 +35,7 @@ class EthernetAlike(AlikeCheck):
                 ("driver", interface.driver, f"{folder}/device/driver"),
                 ("firmware", interface.firmware, f"ethtool -i {name}"),
                 ("pause setting", interface.pauses, f"ethtool -a {name}"),
+                ("ECN setting", interface.ecn, f"{folder}/ecn"),
             ):
                 if value:
                     traits[f"the {what} of {name}"] = Trait(value, source, name)

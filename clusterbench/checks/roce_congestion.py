@@ -8,7 +8,7 @@ from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
-from clusterbench.facts.ethernet import ETHTOOL, Ethernet
+from clusterbench.facts.ethernet import ETHTOOL, FOLDER, Ethernet, Interface
 from clusterbench.facts.infiniband import Port
 
 _STORM = "tx_pause_storm_error_events"
@@ -24,7 +24,8 @@ class RoceCongestion(PortCheck):
     A pause storm that reached its time limit: the card could not take what came for so long that the driver stopped
     pausing, and packets were lost. Packets without a buffer are found where sending them again costs 1 % of the
     bandwidth (as check 53 counts). More than 1 % of packets with ECN's mark is a note: DCQCN does its work, and the
-    network is full. Both shares are ours.
+    network is full; so is a card on which it is off for all priorities, where nothing but pauses slows a sender. Both
+    shares are ours.
 
     Source: Linux kernel, ``ethernet/mellanox/mlx5/counters.rst``; NCCL user guide, RoCE.
     """
@@ -32,7 +33,7 @@ class RoceCongestion(PortCheck):
     number = 54
     question = "Is the RoCE network free of storms of pauses, lost packets and heavy congestion?"
     severity = "warning"
-    source = "ethtool -S, /sys/class/infiniband/*/ports/*/hw_counters"
+    source = "ethtool -S, /sys/class/net/*/ecn, /sys/class/infiniband/*/ports/*/hw_counters"
     programs = "ethtool"
     confirm = "ethtool -S DEVICE | grep -E 'pause_storm|discards|prio._pause'; rdma statistic show link"
     fix = "the same lossless priority (PFC), ECN marks and DSCP on hosts and switches: mlnx_qos, NCCL_IB_TC"
@@ -57,7 +58,16 @@ class RoceCongestion(PortCheck):
             what = f"has received {marked / received:.1%} of its packets with a mark of congestion"
             evidence = f"{part.path}/hw_counters/{_MARKED}: {marked}; counters/port_rcv_packets: {received}"
             return Fault(part.name, what, evidence, severity="note")
+        return _without_ecn(part, interface_behind(host, part))
+
+
+def _without_ecn(port: Port, interface: Interface) -> Fault | None:
+    off = [role for role in ("np", "rp") if interface.ecn is not None and f"{role} none" in interface.ecn]
+    if not off:
         return None
+    what = {"np": "tells no sender of marks of congestion", "rp": "does not slow down when it is told of congestion"}
+    evidence = "; ".join(f"{FOLDER}/{interface.name}/ecn/roce_{role}/enable: 0 for all priorities" for role in off)
+    return Fault(port.name, " and ".join(what[role] for role in off), evidence, severity="note")
 
 
 def _interface(host: Host, port: Port) -> tuple[str, Mapping[str, int]]:

@@ -37,6 +37,9 @@ class Interface:
         How often it lost its link since the interface was made.
     pauses
         Whether it receives and sends pauses for all traffic, ``rx on, tx on`` (``ethtool -a``); priorities apart.
+    ecn
+        Of RoCE the priorities on which it tells senders of marks of congestion, and on which it slows down when it is
+        told: ``np 0 3, rp none``. None where the driver has no such files: NVIDIA's own has (``mlnx_qos`` shows them).
     counters
         Since the driver was loaded (``ethtool -S``); None where they could not be read.
     """
@@ -51,6 +54,7 @@ class Interface:
     mtu_bytes: int | None
     carrier_downs: int | None
     pauses: str | None
+    ecn: str | None
     counters: Mapping[str, int] | None
 
 
@@ -91,8 +95,19 @@ def _interface(files: Files, name: str, asks: bool) -> Interface:
         mtu_bytes=files.number(f"{folder}/mtu", optional=True),
         carrier_downs=files.number(f"{folder}/carrier_down_count", optional=True),
         pauses=pauses(said["-a"] or ""),
+        ecn=_ecn(files, f"{folder}/ecn"),
         counters=None if said["-S"] is None else counters(said["-S"]),
     )
+
+
+def _ecn(files: Files, folder: str) -> str | None:
+    said = []
+    for role in ("np", "rp"):  # notification and reaction point
+        enable = f"{folder}/roce_{role}/enable"
+        names = files.names(enable)
+        on = [name for name in names if files.number(f"{enable}/{name}", optional=True)]
+        said += [f"{role} {' '.join(on) or 'none'}"] if names else []
+    return ", ".join(said) or None
 
 
 def pauses(printed: str) -> str | None:

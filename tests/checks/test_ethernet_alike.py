@@ -4,7 +4,7 @@ import pytest
 
 from clusterbench.checks.ethernet_alike import EthernetAlike
 from tests.facts.healthy.ethernet import ABOUT, PAUSES
-from tests.facts.machine import healthy
+from tests.facts.machine import healthy, planted
 
 FOLDER = "/sys/class/net/eno1"
 
@@ -50,6 +50,18 @@ def test_what_ethtool_says_is_compared(tmp_path, command, printed, what):
     odd = healthy()
     odd.programs[command] = printed
     assert judged(tmp_path, odd)["n2"].faults[0].what == what
+
+
+def test_ecn_that_is_on_for_other_priorities_is_found(tmp_path):
+    machines = {name: healthy() for name in ("n0", "n1", "n2")}
+    for name, machine in machines.items():
+        on = 3 if name != "n2" else 5
+        for role in ("roce_np", "roce_rp"):
+            machine.files |= planted(f"{FOLDER}/ecn/{role}/enable", {str(each): int(each == on) for each in range(8)})
+    said = EthernetAlike().judge_all([machine.host(tmp_path, name) for name, machine in machines.items()])
+    (fault,) = said["n2"].faults
+    assert fault.what == "the ECN setting of eno1 is np 5, rp 5, and np 3, rp 3 on most hosts"
+    assert fault.evidence.startswith(f"{FOLDER}/ecn: ")
 
 
 def test_a_link_that_is_down_has_no_speed_to_compare(tmp_path):

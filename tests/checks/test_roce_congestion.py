@@ -42,6 +42,30 @@ def test_many_marks_of_congestion_are_a_note(tmp_path, marked, found):
     )
 
 
+ECN = "/sys/class/net/eth3/ecn"
+
+
+@pytest.mark.parametrize(
+    ("on", "what"),
+    [
+        ({"roce_np": "3", "roce_rp": "3"}, None),
+        ({"roce_np": "3"}, "does not slow down when it is told of congestion"),
+        ({}, "tells no sender of marks of congestion and does not slow down when it is told of congestion"),
+    ],
+)
+def test_a_card_on_which_ecn_is_off_is_a_note(tmp_path, on, what):
+    machine = others()["roce"]
+    for role in ("roce_np", "roce_rp"):
+        machine.files |= planted(
+            f"{ECN}/{role}/enable", {str(each): int(on.get(role) == str(each)) for each in range(8)}
+        )
+    faults = RoceCongestion().judge(machine.host(tmp_path)).faults
+    assert [(fault.where, fault.what, fault.severity) for fault in faults] == (
+        [("mlx5_3 port 1", what, "note")] if what else []
+    )
+    assert all(f"{ECN}/roce_rp/enable: 0 for all priorities" in fault.evidence for fault in faults)
+
+
 def test_pauses_alone_are_how_a_lossless_network_works(tmp_path):
     assert not judged(tmp_path, rx_prio3_pause=12_453, tx_prio3_pause=8_921).faults
 
