@@ -490,9 +490,9 @@ class _OneLayer(NamedTuple):
 
     Attributes
     ----------
-    kept, again, unkept
-        Bytes of all that is kept of it, of all that is computed again, and of what of the latter is gone when its
-        backward begins.
+    kept, used, again, unkept
+        Bytes of all that is kept of it, of what of that is used up when the layer has been computed again, of all that
+        is computed again, and of what of the latter is gone when its backward begins.
     experts
         Operators of one part of the micro-batch, where there are any.
     operators
@@ -500,6 +500,7 @@ class _OneLayer(NamedTuple):
     """
 
     kept: float
+    used: float
     again: float
     unkept: float
     experts: Sequence[Sized]
@@ -518,11 +519,13 @@ def _one_layer(
     kept = {name: size / job.num_layers for name, size in forward.items() if name.startswith("layer.")}
     repeated = {name: size for name, size in again.items() if name not in forward}
     unkept = sum(size for name, size in repeated.items() if name.startswith("again."))
+    used = sum(forward[name] - size for name, size in again.items() if size < forward.get(name, 0.0))
     sizes = {name.removeprefix("sent."): size for name, size in repeated.items()} | kept
     of_part = {name: size / expert_parts for name, size in sizes.items() if name.startswith("layer.experts.")}
     experts = EXPERTS if EXPERTS[1].weights[0] in weights else ()
     return _OneLayer(
         kept=sum(kept.values()),
+        used=used,
         again=sum(repeated.values()),
         unkept=unkept,
         experts=[_sized("backward of experts", operator, of_part, weights) for operator in experts],
@@ -553,10 +556,10 @@ def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last:
     if sharding is not None and sharding.frees and not (sharding.by_stage and walk.adds_up):
         ahead = 0.0 if is_last else sharding.layer[0].gathered
         walk.alive += sum(group.gathered for group in sharding.layer) + ahead
-    walk.alive += layer.again
+    walk.alive += layer.again - layer.used
     walk.mark("the last operator of a layer that is computed again" if layer.again else "backward of a layer")
     walk.alive -= layer.unkept
-    walk.freed = layer.unkept
+    walk.freed = layer.unkept + layer.used
     if layer.experts:
         _experts(walk, layer)
         if sharding is not None and len(sharding.layer) > 1:

@@ -174,7 +174,7 @@ class FullySharded(Parallelism):
             rounding = max(root.behind_layers + max(group.whole for group in layer), root.whole) * job.compute_bytes
             at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= over <= end[other]))
             # also while another stage, which is over before this one, is not reduced yet
-            for at in {over, *(before for before in end.values() if begin[stage] < before < over)}:
+            for at in [over, *(before for before in end.values() if begin[stage] < before < over)]:
                 beside = max(is_rounded * rounding, reducing * (at == over))
                 unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
                 reduced = sum(shares[other] for other in end if end[other] < at)

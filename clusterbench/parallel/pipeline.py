@@ -327,9 +327,17 @@ def _keeps_input(held: Mapping[str, float], job: TrainingJob) -> bool:
 def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     """Bytes that live beside what is kept and sent, when the last layer of a stage without a head comes to its end.
 
-    None where the layer is computed again: that takes more, later.
+    None where the layer is computed again: that takes more, later, but for what +sp cuts behind the last product.
     """
-    if chunk.last or "layer.inputs" in held:
+    if chunk.last:
+        return 0.0
+    if "layer.products" in held and "layer.feed_forward.gate" in held and job.layout.sp:
+        # what the product is of, its result as it is cut, the stream in the layer's middle and what a norm made of it,
+        # and where sequences are several that as it was gathered and put in order; the output, which counts as sent, is
+        # not there yet
+        of_layer, wholes = held["layer.feed_forward.gate"] / len(chunk.layers), 1 + (job.micro_batch_size > 1)
+        return of_layer + (wholes * job.layout.tp + 2 - 1) * _between(job)
+    if "layer.inputs" in held:
         return 0.0
     # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
     # is in a buffer, and what a look-up summed over tp is a message.

@@ -105,6 +105,8 @@ class Recompute(Parallelism):
         last = kept | again | self._passing(job)
         if self.recompute == "selective":  # what attention has given to the residual stream is used up
             last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
+            if (sums := f"layer.{RESULT}{SENT}sums") in last:
+                last[sums] -= last[sums] / (job.num_layers * (1 if job.shape.has_experts else 2))
             blocks = [name for name in last if RESULT in name and SENT not in name]  # of attention, joined by then
             last |= {name: last[name] - last[name] / job.num_layers for name in blocks}
         if EXCHANGED in held:

@@ -138,7 +138,8 @@ class TensorParallel(Parallelism):
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
         tp, num_kv_heads = job.layout.tp, job.shape.num_kv_heads
-        held = held | {f"{RESULT}{SENT}sums": float(job.num_layers * _sums_of_a_layer(job))}
+        sums = float(job.num_layers * _sums_of_a_layer(job))
+        held = held | {f"{RESULT}{SENT}sums": sums * job.layout.cp}  # sizes are those of all tokens until cp cuts them
         return {
             name: size_bytes / _ranks_sharing(name, tp, num_kv_heads, self.loss_parallel)
             for name, size_bytes in held.items()
