@@ -245,7 +245,7 @@ def test_a_run_whose_output_is_not_read_any_more_ends_in_order(suite, tmp_path):
 
 def test_killing_the_run_itself_leaves_no_process_and_a_folder_that_can_be_resumed(suite, tmp_path):
     folder = tmp_path / "run"
-    process = start(suite(), "--out", folder)
+    process = start(suite(sleep_s="[0.05, 0.06, 0.5]"), "--out", folder)  # it is still there when the next one comes
     until(process, r"\[3/6\] fault_drill")
     refused = run("--resume", folder)
     assert refused.returncode == 2
