@@ -24,8 +24,8 @@ class RoceCongestion(PortCheck):
     A pause storm that reached its time limit: the card could not take what came for so long that the driver stopped
     pausing, and packets were lost. Packets without a buffer are found where sending them again costs 1 % of the
     bandwidth (as check 53 counts). More than 1 % of packets with ECN's mark is a note: DCQCN does its work, and the
-    network is full; so is a card on which it is off for all priorities, where nothing but pauses slows a sender. Both
-    shares are ours.
+    network is full. Both shares are ours. ECN that is off for all priorities of a card is a note, too: then nothing but
+    pauses slows a sender.
 
     Source: Linux kernel, ``ethernet/mellanox/mlx5/counters.rst``; NCCL user guide, RoCE.
     """

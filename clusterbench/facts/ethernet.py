@@ -104,9 +104,9 @@ def _ecn(files: Files, folder: str) -> str | None:
     said = []
     for role in ("np", "rp"):  # notification and reaction point
         enable = f"{folder}/roce_{role}/enable"
-        names = files.names(enable)
-        on = [name for name in names if files.number(f"{enable}/{name}", optional=True)]
-        said += [f"{role} {' '.join(on) or 'none'}"] if names else []
+        set_to = {name: files.number(f"{enable}/{name}", optional=True) for name in files.names(enable)}
+        if set_to and None not in set_to.values():  # one that may not be read is no off
+            said.append(f"{role} {' '.join(name for name, is_on in set_to.items() if is_on) or 'none'}")
     return ", ".join(said) or None
 
 

@@ -66,6 +66,12 @@ def test_a_card_on_which_ecn_is_off_is_a_note(tmp_path, on, what):
     assert all(f"{ECN}/roce_rp/enable: 0 for all priorities" in fault.evidence for fault in faults)
 
 
+def test_ecn_settings_that_cannot_be_read_are_no_finding(tmp_path):
+    machine = others()["roce"]
+    machine.files |= planted(f"{ECN}/roce_np/enable", {"0": 0, "1": "?"})
+    assert not RoceCongestion().judge(machine.host(tmp_path)).faults
+
+
 def test_pauses_alone_are_how_a_lossless_network_works(tmp_path):
     assert not judged(tmp_path, rx_prio3_pause=12_453, tx_prio3_pause=8_921).faults
 
