@@ -197,9 +197,9 @@ def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]
     meanings = {number: Meaning(name) if name in known else meaning_of(name) for number, name in enumerate(names)}
     unknown = [name for number, name in enumerate(names) if meanings[number] is None and not is_result(name)]
     if unknown:
-        others = f", nor are {', '.join(map(as_yaml, unknown[1:]))}" if unknown[1:] else ""
+        which = f"unknown column{'s' if unknown[1:] else ''} {', '.join(map(as_yaml, unknown))}"
         raise SuiteError(
-            f"{path.name}:{line}: unknown column {as_yaml(unknown[0])}{others}.{nearest(unknown[0], COLUMNS)}\n"
+            f"{path.name}:{line}: {which}.{nearest(unknown[0], COLUMNS)}\n"
             f"Columns: {', '.join(COLUMNS)}.\nhint: take out what changes nothing of what ran"
         )
     columns = {number: meaning for number, meaning in meanings.items() if meaning is not None}

@@ -311,7 +311,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
         ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
         ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
-        ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown column 'a', nor are 'b'."),
+        ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown columns 'a', 'b'."),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
         (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
