@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"clusterbench.{_MODULES[name]}"), name)
     if name == "__version__":
-        from importlib.metadata import version
+        from clusterbench.own_copy import version
 
-        return version("clusterbench")
+        return version()
     raise AttributeError(f"module 'clusterbench' has no attribute '{name}'")

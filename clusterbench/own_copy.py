@@ -10,6 +10,8 @@ import hashlib
 import importlib.util
 import runpy
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 FOLDER = Path(__file__).absolute().parent
@@ -22,6 +24,19 @@ def command(module: str, *arguments: str) -> list[str]:
     beside the package can shadow a module.
     """
     return [sys.executable, "-P", __file__, module, *arguments]
+
+
+def version() -> str:
+    """As the installed package says it, or a checkout that is not installed; ``unknown`` where neither does."""
+    try:
+        return metadata.version("clusterbench")
+    except metadata.PackageNotFoundError:
+        pass
+    try:
+        project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+        return str(project["version"]) if project["name"] == "clusterbench" else "unknown"
+    except (OSError, ValueError, KeyError):
+        return "unknown"
 
 
 def digest() -> str:

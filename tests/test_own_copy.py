@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import clusterbench
 from clusterbench import own_copy
 from clusterbench.run_folder import RunFolder
 
@@ -93,3 +95,26 @@ def test_the_digest_follows_what_is_in_the_sources(checkout):
 def test_the_command_line_is_a_module_of_the_package(tmp_path):
     done = subprocess.run([sys.executable, "-m", "clusterbench", "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: python -m clusterbench")
+
+
+@pytest.mark.parametrize(
+    ("project", "version"),
+    [
+        ('[project]\nname = "clusterbench"\nversion = "3.2.1"\n', "3.2.1"),
+        ('[project]\nname = "another"\nversion = "3.2.1"\n', "unknown"),
+        ("[project\n", "unknown"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_a_checkout_that_is_not_installed_has_the_version_it_says(project, version, tmp_path, monkeypatch):
+    """As on a machine that somebody lends for half an hour: pages show a version, and must not fail for want of one."""
+
+    def not_installed(name):
+        raise metadata.PackageNotFoundError(name)
+
+    if project is not None:
+        (tmp_path / "pyproject.toml").write_text(project)
+    monkeypatch.setattr(metadata, "version", not_installed)
+    monkeypatch.setattr(own_copy, "FOLDER", tmp_path / "clusterbench")
+    assert clusterbench.__version__ == version

@@ -24,6 +24,8 @@ from tests.gpu.nccl_probe import STEPS
 from tests.gpu.predictions import judged
 from tests.gpu.session import GRACE_S, Ending, Part, Setting
 
+PAGE = "index.html"
+
 RANKS_PER_GPU = 4
 """HSDP needs four ranks; every other case takes two of them."""
 
@@ -74,7 +76,7 @@ def _suite(
 
     def found(setting: Setting, ending: Ending) -> list[Row]:
         reading = _reading(setting)
-        return [*outcomes(reading, setting), *(rows(reading, setting) if rows else ())]
+        return [*outcomes(reading, setting, ending), *(rows(reading, setting) if rows else ())]
 
     return Part(name, command, found, most_s, environment=environment or {})
 
@@ -91,7 +93,7 @@ def _reading(setting: Setting) -> Reading:
         raise ValueError(str(error).splitlines()[0]) from None
 
 
-def outcomes(reading: Reading, setting: Setting) -> Iterator[Row]:
+def outcomes(reading: Reading, setting: Setting, ending: Ending) -> Iterator[Row]:
     """How many cases ended as expected; and each that did not, or that ended otherwise than was predicted."""
     name, cases = setting.folder.name, reading.histories
     good = [history for history in cases if _is_expected(history, setting)]
@@ -105,6 +107,8 @@ def outcomes(reading: Reading, setting: Setting) -> Iterator[Row]:
         yield failed(_label(name, refusal.id), "refused", refusal.reason, "ok")
     for problem in reading.problems:
         yield failed(f"{name}, a record", "left out", problem)
+    if not (setting.folder / PAGE).exists() and ending.how == "ended":
+        yield failed(f"{name}, its page", "is not there", ending.last_words)
 
 
 def _is_expected(history: History, setting: Setting) -> bool:
@@ -244,7 +248,7 @@ def _dry(setting: Setting) -> list[str]:
 
 def _dry_rows(setting: Setting, ending: Ending) -> list[Row]:
     reading = _reading(setting)
-    rows = list(outcomes(reading, setting))
+    rows = list(outcomes(reading, setting, ending))
     for row in reading.rows:
         if row.metric == "peak_memory" and row.detail["category"] == "total" and row.value and row.expected:
             label = _label(setting.folder.name, row.case, "dry/formula")

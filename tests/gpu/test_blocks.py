@@ -42,6 +42,7 @@ def planned(folder: Path, suite: str, seen: Seen, ranks: int = 1) -> Path:
     for case in plan.cases:
         status, observation = seen(case)
         run.record(outcome(case, status, reason="" if status == "ok" else "planted"), observation)
+    (folder / "index.html").touch()
     return folder
 
 
@@ -180,6 +181,14 @@ def test_a_case_that_fails_or_was_not_run_is_named_with_its_reason(tmp_path: Pat
     assert (rows["as expected"].value, rows["as expected"].verdict) == ("47 of 53 cases", FAILED)
     assert rows["host_copy/1n1/both-pinned-16MiB-all"].note == "planted"
     assert [row.value for row in rows.values() if row.value in ("not_run", "left out")] == ["not_run", "left out"]
+
+
+def test_a_run_that_ended_without_its_page_is_no_success(tmp_path: Path) -> None:
+    """Its exit status is that of failed cases: a traceback behind the last of them went unseen in a rehearsal."""
+    folder = planned(tmp_path / "smoke", "one_gpu_smoke", lambda case: ("ok", observed(case, 1e-3)))
+    assert "its page" not in rows_of("smoke", folder)
+    (folder / "index.html").unlink()
+    assert rows_of("smoke", folder)["its page"].verdict == FAILED
 
 
 def test_on_a_gpu_a_skipped_case_is_a_branch_that_was_not_tried(tmp_path: Path) -> None:
