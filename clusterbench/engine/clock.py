@@ -59,17 +59,17 @@ _LENIENCE, _LENIENCE_S = 0.05, 1e-3
 def check_samples(total_s: float, began_s: float, calls_s: tuple[float, float], ended_s: float) -> None:
     """Holds the samples of a clock together against when the timed calls ran on the host.
 
-    Host and device begin together, and a device ends behind the host, so samples are no shorter than from the start of
-    the first call to the end of the last, and end before all is over.
+    A device ends behind the host, so samples are no shorter than from the start of the first call to the end of the
+    last, and end before all is over.
 
     Parameters
     ----------
     total_s
         All samples together.
     began_s, calls_s, ended_s
-        By the host's clock: a moment before the first call, when that began and the last one returned, and a moment
-        behind it. A host that does something else in between makes the samples no longer than from the first moment to
-        the last.
+        By the host's clock: a moment before the first call, when that began (of a device that was late: when its first
+        sample did) and the last one returned, and a moment behind it. A host that does something else in between makes
+        the samples no longer than from the first moment to the last.
 
     Raises
     ------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
-from clusterbench.engine.clock import Clock
+from clusterbench.engine.clock import Clock, check_samples
 from clusterbench.engine.settling import PROBE, Order, Stretch
 
 
@@ -54,7 +56,12 @@ def _nowhere(iteration: int) -> None:
 
 
 def measure(
-    run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None], calls: int = 1
+    run: Callable[[], object],
+    clock: Clock,
+    iterations: int,
+    at: Callable[[int], None],
+    calls: int = 1,
+    first: Any = None,
 ) -> list[float]:
     """Seconds of each of ``iterations`` times ``calls`` calls of ``run``, back to back.
 
@@ -65,6 +72,8 @@ def measure(
         nothing: it is inside the timed stretch.
     calls
         Of which each sample is the mean: what takes microseconds would leave too many samples.
+    first
+        The mark of ``clock`` that the first sample begins with, if it was taken a moment ago.
 
     Notes
     -----
@@ -74,7 +83,7 @@ def measure(
     """
     iterate = run if calls == 1 else partial(_repeat, run, calls)
     with collections_rest():
-        marks = [clock.mark()]
+        marks = [clock.mark() if first is None else first]
         for iteration in range(iterations):
             at(iteration * calls)
             iterate()
@@ -82,6 +91,40 @@ def measure(
         clock.settle()
     seconds = clock.seconds(marks)
     return seconds if calls == 1 else [second / calls for second in seconds]
+
+
+def measure_beside_host(
+    run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None], calls: int = 1
+) -> tuple[list[float], float, float]:
+    """As :func:`measure` does; and when that began and ended, in seconds since 1970.
+
+    Raises
+    ------
+    WrongResult
+        If ``clock`` says of the whole stretch what by the host's clock cannot be.
+    """
+    starts_s, last_s = list[float](), 0.0
+
+    def note(iteration: int) -> None:
+        starts_s.append(time.perf_counter())
+        at(iteration)
+
+    def noted() -> None:
+        nonlocal last_s
+        run()
+        last_s = time.perf_counter()
+
+    reached = clock.mark()
+    clock.settle()
+    began_s, before_s = time.time(), time.perf_counter()
+    first = clock.mark()
+    # reading the time behind calls of microseconds would be a part of them
+    seconds = measure(noted if calls == 1 else run, clock, iterations, note, calls, first)
+    ended_s, behind_s = time.time(), time.perf_counter()
+    # A device that other processes use as well may come late to the first mark: by its own clock no later than this.
+    start_s = max(starts_s[0], before_s + sum(clock.seconds([reached, first])))
+    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s)
+    return seconds, began_s, ended_s
 
 
 def _repeat(run: Callable[[], object], calls: int) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -21,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.engine.clock import Clock, check_samples, clock_for
-from clusterbench.engine.loop import measure, settle, warm_up
+from clusterbench.engine.clock import Clock, clock_for
+from clusterbench.engine.loop import measure_beside_host, settle, warm_up
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
@@ -252,22 +251,7 @@ class _Worker:
             samples, calls, warmed_up = order.samples, order.calls, warm_up_of(order, burst_s)
             self.meet_again(clock)
         self.phase("warm")
-        at, starts_s, last_s = self.at("warm"), list[float](), 0.0
-
-        def note(iteration: int) -> None:
-            starts_s.append(time.perf_counter())
-            at(iteration)
-
-        def run() -> None:
-            nonlocal last_s
-            step.run()
-            last_s = time.perf_counter()
-
-        began_s, before_s = time.time(), time.perf_counter()
-        # reading the time behind calls of microseconds would be a part of them
-        seconds = measure(run if calls == 1 else step.run, clock, samples, note, calls)
-        ended_s, behind_s = time.time(), time.perf_counter()
-        check_samples(sum(seconds) * calls, before_s, (starts_s[0], max(last_s, starts_s[-1])), behind_s)
+        seconds, began_s, ended_s = measure_beside_host(step.run, clock, samples, self.at("warm"), calls)
         return seconds, Timing(began_s, ended_s, warmed_up)
 
     def meet_again(self, clock: Clock) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
 
 from clusterbench.engine.clock import check_samples
+from clusterbench.engine.loop import measure_beside_host
 from clusterbench.errors import WrongResult
 
 CALLS_S = (100.0, 101.6)
@@ -43,3 +48,41 @@ def test_a_loop_that_leaves_one_call_of_three_out_is_wrong(left_out: str) -> Non
     del samples_s[["the first", "the slowest", "the last"].index(left_out)]
     with pytest.raises(WrongResult):
         check_samples(sum(samples_s), 100.0, (100.0, 101.75), 101.75)
+
+
+class Device:
+    """Runs what it is given in order, 10 ms each, and comes late to its second mark, as if another process had it."""
+
+    def __init__(self, late_s: float, rate: float = 1.0) -> None:
+        self.late_s, self.rate, self.free_s = [0.0, late_s], rate, 0.0
+
+    def mark(self) -> float:
+        self.free_s = max(time.perf_counter(), self.free_s) + (self.late_s.pop(0) if self.late_s else 0.0)
+        return self.free_s
+
+    def settle(self) -> None:
+        time.sleep(max(0.0, self.free_s - time.perf_counter()))
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        return [self.rate * (stop - start) for start, stop in pairwise(marks)]
+
+    def run(self) -> None:
+        self.free_s = max(time.perf_counter(), self.free_s) + 0.01
+        self.settle()
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02])
+def test_a_device_that_another_process_has_at_first_is_right(late_s: float) -> None:
+    """Five of seven processes on one H200 were called wrong by it."""
+    device = Device(late_s)
+    seconds, began_s, ended_s = measure_beside_host(device.run, device, 3, lambda iteration: None)
+    assert sum(seconds) >= 0.03
+    assert ended_s - began_s >= 0.03 + late_s
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02])
+@pytest.mark.parametrize("rate", [0.5, 2.0])
+def test_a_clock_of_half_or_twice_the_rate_is_wrong_on_a_late_device_too(rate: float, late_s: float) -> None:
+    device = Device(late_s, rate)
+    with pytest.raises(WrongResult, match="No clock that runs as the host's does says so"):
+        measure_beside_host(device.run, device, 10, lambda iteration: None)
