@@ -65,6 +65,12 @@ class AttentionBackend(Parallelism):
             return f"{wanted} computes in 16 bits only, not in {job.dtype}; efficient takes float32, math both"
         if job.device == "cuda" and self.attention_backend == "efficient" and job.dtype == "float64":
             return f"{wanted} does not compute in float64; math does"
+        shape = job.shape
+        if self.attention_backend == "efficient" and shape.num_kv_heads != shape.num_heads:
+            return (
+                f"{wanted} takes as many heads of keys as of queries, and {shape.name} has {shape.num_kv_heads} for "
+                f"{shape.num_heads}; flash, cudnn and math take groups"
+            )
         return None
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:

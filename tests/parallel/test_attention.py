@@ -15,8 +15,8 @@ from tests.training.jobs import make_job
 
 
 def objection(backend: str, layout: str = "tp1", device: str = "cuda", **options: object) -> str | None:
-    dtype = str(options.pop("dtype", "bfloat16"))
-    job = make_job(layout, dtype=dtype, device=device)
+    dtype, shape = options.pop("dtype", "bfloat16"), options.pop("shape", "llama-tiny-mha")
+    job = make_job(layout, dtype=dtype, device=device, shape=shape)
     return objection_to(job, active_in(job.layout, from_options({"attention_backend": backend, **options})))
 
 
@@ -44,6 +44,15 @@ def test_efficient_is_refused_in_float64() -> None:
     assert objection("efficient", dtype="float64") == (
         "attention_backend efficient does not compute in float64; math does"
     )
+
+
+def test_efficient_is_refused_where_heads_share_keys() -> None:
+    """Seen on an H200 with torch 2.11: "both fused kernels require query, key and value to have the same num_heads"."""
+    assert objection("efficient", shape="llama-tiny") == (
+        "attention_backend efficient takes as many heads of keys as of queries, and llama-tiny has 4 for 8; flash, "
+        "cudnn and math take groups"
+    )
+    assert objection("flash", shape="llama-tiny") is None
 
 
 @pytest.mark.parametrize("context", ["ring", "zigzag", "all_gather"])

@@ -25,6 +25,7 @@ Case = tuple[str, dict[str, Any], dict[str, Any]]
 TINY_VARIANTS: dict[str, dict[str, Any]] = {
     "llama-tiny-tied": {"tied_embeddings": True},
     "llama-tiny-mqa": {"num_kv_heads": 1},
+    "llama-tiny-mha": {"num_kv_heads": 8},
     "llama-tiny-deep": {"num_layers": 8},
     "llama-tiny-five": {"num_layers": 5},
     "llama-tiny-six": {"num_layers": 6},
