@@ -102,6 +102,8 @@ NAMES = {
     "torch._dynamo.config.optimize_ddp": "parallel.compile",
     # Whether it stops, and does not leave a function as it is, where it had to compile it too often. 2.11 and 2.13 run.
     "torch._dynamo.config.fail_on_recompile_limit_hit": "parallel.compile",
+    # Within it operators are called below autograd, as a kernel registered for autograd has to call its own. 2.11 run.
+    "torch._C._AutoDispatchBelowAutograd": "fake_results",
     # Has compiled functions run as they were written, for a while. Public; same.
     "torch.compiler.set_stance": "passes",
     # What a collective of DTensor returns before it is through: as an argument of a compiled function it would lose its
@@ -386,6 +388,12 @@ def plain_calls(module: torch.nn.Module) -> int:
 
 _PLAIN_CALLS = "_clusterbench_plain_calls"
 _counting_codes: dict[type[torch.nn.Module], CodeType] = {}
+
+
+def below_autograd() -> AbstractContextManager[object]:
+    """Meanwhile operators are taken up below autograd."""
+    guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
+    return guard
 
 
 def compiles_float64() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
 from clusterbench.benchmarks.train_step import job_of, rank_of
@@ -21,10 +22,11 @@ from clusterbench.compare import compare_readings
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.dry.processes import dry_ranks
-from clusterbench.engine import fake_group
+from clusterbench.engine import fake_group, fake_results
 from clusterbench.engine.launches import count_operators
 from clusterbench.engine.rig import Rig
-from clusterbench.errors import NotHere, SuiteError
+from clusterbench.engine.traffic import TrafficCounter
+from clusterbench.errors import SuiteError
 from clusterbench.launch.dry import dry_plan
 from clusterbench.layout import ParallelLayout
 from clusterbench.measured.speed import without_speed
@@ -276,21 +278,40 @@ def test_what_others_would_send_is_a_copy_of_the_own_part_and_a_message_is_noise
     }
 
 
-def with_a_group_that_writes_nothing() -> str:
-    def nothing(output: Tensor, whole: Tensor, group: object) -> None: ...
+def results_written_here() -> dict[str, Any]:
+    """As on a torch whose fake group writes nothing."""
+    fake_group._gives_numbers = lambda world_size: False
+    rig = alone("tp2", 1)
+    assert rig.grid is not None
+    group = rig.grid.group("tp")
+    lost, given = torch.full((2,), float("nan")), torch.arange(4.0)
+    operator = fake_results._into(lambda result, whole, *more: "work")
+    work = operator(lost, given)
+    listed = torch.full((2,), float("nan"))
+    operator([listed], [given])
+    returned = fake_results._returning(lambda whole, *more: torch.full((4,), float("nan")))(given)
 
-    fake_group.reduce_scatter_flat = nothing
-    try:
-        alone("tp2", 0)
-    except NotHere as error:
-        return str(error)
-    return ""
+    @torch.compile
+    def compiled(x: Tensor) -> Tensor:
+        return functional.reduce_scatter_tensor(2 * x, "sum", 0, group) + 1
+
+    with TrafficCounter() as counter:
+        through = compiled(given)
+    return {
+        "into": (work, lost.tolist(), listed.tolist()),
+        "returned": returned.tolist(),
+        "compiled": through.tolist(),
+        "counted": [each.op for each in counter.collectives],
+    }
 
 
 @pytest.mark.gloo
-def test_a_torch_whose_fake_group_writes_nothing_is_refused() -> None:
-    (said,) = run_ranks(1, with_a_group_that_writes_nothing)
-    assert "leaves results of collectives as it found them" in said
+def test_where_a_fake_group_writes_nothing_operators_give_a_part_of_what_was_given() -> None:
+    (seen,) = run_ranks(1, results_written_here)
+    assert seen["into"] == ("work", [0, 1], [0, 1])
+    assert seen["returned"] == [0, 1, 2, 3]
+    assert seen["compiled"] == [1, 3]
+    assert seen["counted"] == ["reduce_scatter"]
 
 
 def norms_of_own_vocabulary_and_of_all() -> list[float]:
