@@ -21,7 +21,12 @@ def trains(host: Host) -> bool:
     NotKnown
         If it was not recorded which it has.
     """
-    return any(device.kind != "software" for device in host.of(Infiniband).devices) or num_gpus(host) > 0
+    return has_rdma(host) or num_gpus(host) > 0
+
+
+def has_rdma(host: Host) -> bool:
+    """Whether a host has an RDMA device that is no software."""
+    return any(device.kind != "software" for device in host.of(Infiniband).devices)
 
 
 def num_gpus(host: Host) -> int:
