@@ -257,7 +257,9 @@ def allowed_after_timing(job: TrainingJob, active: Sequence[Parallelism]) -> dic
             8.0, "1", "at most; standard deviations of a sum of roundings by chance; to nearest it is 170"
         )
     if job.max_grad_norm is not None:
-        # all mantissas are scaled by one factor, so that what rounding makes of them does not cancel
-        most, why = (BFLOAT16_ROUNDING, "; gradients are in bfloat16") if job.gradient_bytes == 2 else (1e-4, "")
+        # All mantissas are scaled by one factor, so what rounding makes of them does not cancel. On CUDA the factor is
+        # rounded, too, by 2^-8 at the most: norms were off by 0.0025 and 0.0028 on an H200.
+        of_factor_and_products = 3 * BFLOAT16_ROUNDING
+        most, why = (of_factor_and_products, "; gradients are in bfloat16") if job.gradient_bytes == 2 else (1e-4, "")
         limits[CLIPPING] = Expected(most, "1", f"at most; rounding of a sum over all gradients{why}")
     return limits

@@ -140,6 +140,40 @@ def test_every_rank_names_what_an_update_did_wrong(layout, options, changes):
         assert DEFECTS["no clipping" if untaken else name][1] in verdict, name
 
 
+def _clipped_by_another_factor(off: float) -> dict[str, float] | str:
+    from clusterbench.engine.compat import scale_all
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training import step as training
+
+    training.scale_all = lambda tensors, factor: scale_all(tensors, factor * (1 + off))  # type: ignore[attr-defined]
+    job = make_job("dp2", dtype="bfloat16", gradient_dtype="bfloat16", max_grad_norm=0.1)
+    rig = make_rig(job.layout)
+    timed = TimedStep(training.TrainingStep(job, from_options({}), rig.grid, rig.device))
+    timed()
+    try:
+        return timed.confirm(rig, is_first=True)
+    except WrongResult as error:
+        return str(error)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("off", [2**-8, -(2**-8)])
+def test_a_factor_that_a_gpu_rounds_as_it_does_gradients_is_right(off: float) -> None:
+    """Half the distance of two bfloat16 numbers just above a power of two: the most that rounding makes of one."""
+    for verdict in run_ranks(2, _clipped_by_another_factor, off):
+        assert isinstance(verdict, dict), verdict
+        assert verdict["clipping"] > 0.003
+
+
+@pytest.mark.gloo
+def test_a_factor_that_is_off_by_one_percent_is_named() -> None:
+    for verdict in run_ranks(2, _clipped_by_another_factor, 0.01):
+        assert isinstance(verdict, str)
+        assert "the norm of the gradients that the optimizer took" in verdict
+
+
 # Weights that are rounded by chance
 
 Rounding = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
