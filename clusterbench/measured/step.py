@@ -59,6 +59,9 @@ from clusterbench.shape import shape_of
 from clusterbench.types import PROOF_TIME, VOID, Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
+MEASURED = "measured"
+"""A peak that a matmul of the same run reached."""
+
 EVIDENCE = (
     *PARITY_METRICS,
     ONE_RANK,
@@ -226,7 +229,7 @@ def _bubble_metrics(formulas: StepFormulas, observation: Observation) -> Iterato
     end_s = max(action.end_s for timeline in timelines for action in timeline)
     idle = [1 - sum(action.end_s - action.start_s for action in timeline) / end_s for timeline in timelines]
     source = "one step, every rank's time since it left a barrier"
-    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=source)
+    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": MEASURED}, basis=source)
     job = formulas.job
     pipeline = next(parallelism for parallelism in formulas.parallelisms if isinstance(parallelism, Pipeline))
     num_stages = job.layout.pp * pipeline.chunks
@@ -333,12 +336,26 @@ def _measured_peaks(rows: Sequence[Row], sustained: Collection[str]) -> dict[tup
 def _held_against_matmul(
     row: Row, peaks: Mapping[tuple[object, ...], Row], sustained: Collection[str]
 ) -> Iterator[Row]:
-    """``sustained`` are the cases that were timed once clocks had settled; on GPUs of earlier runs none was."""
-    peak = peaks.get((row.device, row.point["dtype"], row.world_size))
-    detail = _by_matmul(row.detail["flops_convention"])
+    """Over a matmul in the fastest dtype in which the step multiplies, and in that of its arithmetic beside it.
+
+    ``sustained`` are the cases that were timed once clocks had settled; on GPUs of earlier runs none was.
+    """
+    dtype = str(row.point["dtype"])
+    if row.point.get("float8", "none") == "none":
+        yield from _over_matmul(row, peaks, sustained, dtype, MEASURED)
+    else:
+        yield from _over_matmul(row, peaks, sustained, "float8", MEASURED)
+        yield from _over_matmul(row, peaks, sustained, dtype, f"{MEASURED} {dtype}")
+
+
+def _over_matmul(
+    row: Row, peaks: Mapping[tuple[object, ...], Row], sustained: Collection[str], dtype: str, name_of_peak: str
+) -> Iterator[Row]:
+    peak = peaks.get((row.device, dtype, row.world_size))
+    detail = _by_matmul(row.detail["flops_convention"], name_of_peak)
     if peak is None:
         if row.detail["flops_convention"] == "palm":
-            why = f"no matmul in {row.point['dtype']} on {row.world_size} ranks was measured in this run"
+            why = f"no matmul in {dtype} on {row.world_size} ranks was measured in this run"
             yield row.beside("mfu", "fraction", None, None, None, detail, why)
         return
     assert row.value is not None
@@ -357,6 +374,6 @@ def _held_against_matmul(
 
 
 @cache
-def _by_matmul(convention: str) -> Mapping[str, str]:
+def _by_matmul(convention: str, name_of_peak: str) -> Mapping[str, str]:
     """What tells a utilization apart that is held against a matmul: one object for all rows."""
-    return {"flops_convention": convention, "peak": "measured"}
+    return {"flops_convention": convention, "peak": name_of_peak}

@@ -609,6 +609,23 @@ def test_mfu_against_the_matmul_of_this_run() -> None:
     assert (empty.value, empty.basis) == (None, "no matmul in float32 on 2 ranks was measured in this run")
 
 
+def test_a_step_with_float8_is_held_against_matmuls_of_float8_and_those_of_bfloat16_beside() -> None:
+    """On an H200 one had an MFU of 118 %, over a matmul in bfloat16."""
+    about = ("r", "matmul/8192", "matmul", 1, "ok", {"dtype": "bfloat16"}, 1, 1, "a", "cuda")
+    sixteen = Row(*about, "flops_per_s_per_rank", "FLOP/s", 680e12)
+    eight = sixteen._replace(case="matmul/float8", point={"dtype": "float8"}, value=1280e12)
+    point = {"shape": "llama-8b", "seq_len": 4096, "dtype": "bfloat16", "recompute": "none", "float8": "tensorwise"}
+    about = ("r", "train_step/1n1/tp1", "train_step", 1, "ok", point, 1, 1, "a", "cuda")
+    flops = Row(*about, "model_flops_per_s_per_rank", "FLOP/s", 800e12, detail={"flops_convention": "palm"})
+
+    def shares(*rows: Row) -> dict[str, float | None]:
+        made = TrainStep.across([flops, *rows])
+        return {row.detail["peak"]: row.value for row in made if row.metric == "mfu"}
+
+    assert shares(sixteen, eight) == {"measured": 0.625, "measured bfloat16": pytest.approx(800 / 680)}
+    assert shares(sixteen) == {"measured": None, "measured bfloat16": pytest.approx(800 / 680)}
+
+
 def test_the_peak_of_a_gpu_says_whether_it_lasts() -> None:
     about = ("r", "matmul/8192", "matmul", 1, "ok", {"dtype": "float32"}, 1, 2, "a", "cuda")
     product = Row(*about, "flops_per_s_per_rank", "FLOP/s", 7e14)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from clusterbench.cases import Reading
+from clusterbench.cases.names import names, sharing
+from clusterbench.cases.ranking import percent
+from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
+from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.drawing.bars import Bars
+from clusterbench.units import format_value
+
+if TYPE_CHECKING:
+    from clusterbench.drawing.panel import Panel
+
+MOST, MOST_BARS = 4, 40
+FEWEST = 3
+OF_THE_JOB = ("micro_batch_size", "gradient_accumulation_steps", "precision", "gradient_dtype")
+"""Options that say how a step is done, beside those of parallelisms."""
+
+
+class Ways(Chart[list[list[Trained]]]):
+    """One layout's step, done in one way after the other, ranked by tokens per second and rank.
+
+    How to read it
+    --------------
+    Bars of one panel train the same model on the same batch with the same layout; what differs is how: precision,
+    compiler, kernels, recomputation, micro-batches. A bar beside it is the MFU by the palm convention, the diamond the
+    one that counts the embedding as well (palm_6n), both over the datasheet's peak of what is computed in; of a step
+    with eight-bit products over that of bfloat16, so that bars can be compared. Ways that compute in fewer bits do not
+    compute the same; how far they may be from one rank stands with their proof. On CPU ranks the order says nothing
+    about GPUs.
+    """
+
+    title: ClassVar[str] = "Ways to do one step, ranked by throughput per rank"
+    section: ClassVar[Section] = "comparison"
+    after: ClassVar[str] = "layouts"
+
+    def select(self, reading: Reading) -> list[list[Trained]] | None:
+        cases = reading.trained_with("tokens_per_s_per_rank", "mfu")
+        groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), {*sharing(), *OF_THE_JOB})
+        groups = [group for group in groups if _is_a_choice(group)]
+        return groups if groups and are_most(groups, cases) else None
+
+    def draw(self, data: list[list[Trained]]) -> list[Panel]:
+        return [panel for group in data[:MOST] for panel in _panels(group, _title(group, data))]
+
+    def answer(self, data: list[list[Trained]]) -> str:
+        return _sentence(data[0])
+
+    def left_out(self, data: list[list[Trained]]) -> str:
+        return curves_note(len(data), MOST, "layouts and workloads") or curves_note(len(data[0]), MOST_BARS, "ways")
+
+
+def _is_a_choice(group: Sequence[Trained]) -> bool:
+    """Several that were timed and that differ in more than one option: of one there are charts of its own."""
+    timed = [case for case in group if _speed(case)]
+    return len(timed) >= FEWEST and len(unlike([case.point for case in timed], ())) > 1
+
+
+def _speed(case: Trained) -> float:
+    return case.value("tokens_per_s_per_rank") or 0.0
+
+
+def _mfu(case: Trained, convention: str) -> float | None:
+    of_bfloat16 = case.value("mfu", convention, "datasheet bfloat16")
+    return case.value("mfu", convention, "datasheet") if of_bfloat16 is None else of_bfloat16
+
+
+def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
+    if len(data) == 1:
+        return ""
+    return "\n" + names((case.row for case, *_ in data), without=[*sharing(), *OF_THE_JOB])(group[0].row)
+
+
+def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
+    name = names(case.row for case in group)
+    shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
+    labels, cases = [name(case.row) for case in shown], [case.row.case for case in shown]
+    missing = {number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)}
+    speeds = [case.value("tokens_per_s_per_rank") for case in shown]
+    panels = [
+        Bars(
+            f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
+        ).panel()
+    ]
+    shares = [_mfu(case, "palm") for case in shown]
+    if any(shares):
+        with_embedding = [_mfu(case, "palm_6n") for case in shown]
+        panels.append(
+            Bars(
+                f"MFU, of the datasheet's peak{under}",
+                labels,
+                {"palm": shares},
+                "fraction",
+                markers=with_embedding,
+                marker_name="palm_6n",
+                missing=missing,
+                cases=cases,
+            ).panel()
+        )
+    return panels
+
+
+def _sentence(group: Sequence[Trained]) -> str:
+    timed = sorted((case for case in group if _speed(case)), key=_speed)
+    best, runner_up, slowest = timed[-1], timed[-2], timed[0]
+    name = names(case.row for case in group)
+    share = _mfu(best, "palm")
+    used = f", {100 * share:.1f} % of the peak (MFU, palm)" if share else ""
+    of = f" of {best.point['shape']}" if best.point.get("shape") else ""
+    return (
+        f"Of {len(timed)} ways to do a step{of}, {name(best.row)} is the fastest with "
+        f"{format_value(_speed(best), 'tokens/s')} per rank{used}; the runner-up, {name(runner_up.row)}, takes "
+        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer, the slowest, {name(slowest.row)}, "
+        f"{percent(_speed(best) / _speed(slowest) - 1)}."
+    )

@@ -1,0 +1,62 @@
+from clusterbench.charts.ways import Ways
+from clusterbench.rows import Row
+from tests.charts.steps import trained
+from tests.report.synthetic import of_rows
+
+LADDER = {"shape": "llama-8b", "seq_len": 4096}
+
+
+def step(speed: float, mfu: float | None = None, layout: str = "tp1", **options: object) -> list[Row]:
+    figures = {"tokens_per_s_per_rank": speed, **({"mfu/datasheet": mfu} if mfu else {})}
+    return trained(layout, figures, **LADDER, **options)
+
+
+FULL = step(10_373, 0.54, compile=True, recompute="full", float8="none")
+NONE = step(12_464, 0.649, compile=True, recompute="none", float8="none")
+EIGHT = trained(
+    "tp1",
+    {"tokens_per_s_per_rank": 15_622, "mfu/datasheet": 0.406, "mfu/datasheet bfloat16": 0.813},
+    **LADDER,
+    compile=True,
+    recompute="none",
+    float8="tensorwise",
+)
+
+
+def test_the_answer_names_the_fastest_with_its_share_of_the_peak() -> None:
+    chart = Ways()
+    data = chart.select(of_rows([*FULL, *NONE, *EIGHT]))
+    assert data is not None
+    assert chart.answer(data) == (
+        "Of 3 ways to do a step of llama-8b, tp1, torch.compile, tensorwise float8 is the fastest with 15,622 tokens/s "
+        "per rank, 81.3 % of the peak (MFU, palm); the runner-up, tp1, torch.compile, takes 25 % longer, the slowest, "
+        "tp1, torch.compile, full recompute, 51 %."
+    )
+    speed, share = chart.draw(data)
+    assert speed.title == "Throughput per rank"
+    assert share.title == "MFU, of the datasheet's peak"
+
+
+def test_a_way_that_found_no_room_has_no_bar_and_says_so() -> None:
+    chart = Ways()
+    data = chart.select(of_rows([*FULL, *NONE, *EIGHT, *trained("tp1", status="out_of_memory", **LADDER)]))
+    assert data is not None
+    assert chart.answer(data).startswith("Of 3 ways ")
+    assert "× out of memory" in [text.get_text() for text in chart.draw(data)[0].figure.axes[0].texts]
+
+
+def test_without_a_peak_there_is_no_panel_of_shares() -> None:
+    rows = [*step(3.0, compile=True), *step(2.0, compile=False), *step(1.0, compile=False, loss_chunks=8)]
+    chart = Ways()
+    data = chart.select(of_rows(rows))
+    assert data is not None
+    assert len(chart.draw(data)) == 1
+    assert "MFU" not in chart.answer(data)
+
+
+def test_one_option_and_other_layouts_show_nothing() -> None:
+    one_option = [*step(3.0, recompute="none"), *step(2.0, recompute="selective"), *step(1.0, recompute="full")]
+    assert Ways().select(of_rows(one_option)) is None
+    layouts = [row for layout in ("tp2", "dp2", "pp2") for row in step(1.0, layout=layout)]
+    assert Ways().select(of_rows(layouts)) is None
+    assert Ways().select(of_rows([*FULL, *NONE, *EIGHT, *layouts, *step(1.0, layout="cp2")])) is None
