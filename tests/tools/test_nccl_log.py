@@ -406,6 +406,17 @@ def transports(log: NcclLog) -> dict[tuple[str, bool | None], int]:
     return dict(Counter((edge.transport, log.between_hosts(edge)) for edge in log.edges))
 
 
+def test_two_ranks_on_one_h200_as_the_probe_of_tests_gpu_logged_them() -> None:
+    log = parse((Path(__file__).parent / "nccl_2_28_two_ranks_on_one_gpu.log").read_text())
+    assert (log.version, log.unread, log.warnings) == ("2.28.9+cuda13.0", 0, ())
+    assert Counter(member.num_ranks for member in log.members) == {2: 2, 1: 2}  # and each rank in a group of its own
+    assert {edge.transport for edge in log.edges} == {"NET/Socket"}
+    assert {(edge.nic, edge.gdr) for edge in log.edges} == {("lo", False)}
+    assert log.channels == (Channels(2, 2, 2, 0),)
+    assert {ring.ranks for ring in log.rings} == {(0, 1), (0,)}
+    assert log.environment["NCCL_HOSTID"] == "probe-0"
+
+
 @real
 def test_sixteen_a100_over_efa() -> None:
     log = sample("nccl_info_a100_16rank_efa.txt")
