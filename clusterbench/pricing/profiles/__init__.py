@@ -60,10 +60,15 @@ class PricedJob:
         return ceil(self.job.layout.world_size / self.ranks_per_node)
 
 
-def objection_to_options(priced: PricedJob) -> str | None:
+def objection_to_options(priced: PricedJob, knows_compiled: bool = False) -> str | None:
     """Why a case has no price: an option of which no rate is known; None where it has none such.
 
-    Rates are of eager operators on a rank's own memory, of products in bfloat16 on a GPU, and of fused attention.
+    Rates are of operators on a rank's own memory, of products in bfloat16 on a GPU, and of fused attention.
+
+    Parameters
+    ----------
+    knows_compiled
+        Whether it is known what the compiled layers of this case launch, read and write.
     """
     options, job = priced.options, priced.job
     if options.get("float8", "none") != "none":
@@ -72,7 +77,7 @@ def objection_to_options(priced: PricedJob) -> str | None:
         return f"dtype {job.dtype}: rates of products on a GPU are those of bfloat16"
     if job.gradient_bytes != job.master_bytes:
         return f"gradient_dtype {job.gradient_dtype}: bytes read to add and cast such gradients are not priced"
-    if options.get("compile"):
+    if options.get("compile") and not knows_compiled:
         return "compile: what a compiled layer launches, reads and writes is not priced"
     if options.get("offload"):
         return "offload: what passes between host and GPU is not priced"

@@ -39,6 +39,9 @@ OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE, OPERATORS_
 """Of forward and backward of a layer; what recomputation adds, what a layer that is cut over tp adds, and what one adds
 of whose weights there are no copies that were rounded once a step."""
 
+KERNELS_OF_A_COMPILED_LAYER = 46
+"""Of forward and backward: products, attention, and what is fused between them."""
+
 OPERATORS_OF_THE_ENDS = 40
 """Of embedding, final norm, head and loss."""
 
@@ -76,6 +79,13 @@ CALLS_OF_AGAIN: Mapping[str, tuple[float, float]] = {"none": (0, 0.0), "full": (
 ALONG_HIDDEN, ALONG_HEADS, ALONG_FFN, ALONG_VOCAB = 50, 50, 28, 44
 """Bytes that operators bound by memory read and write for each token, in forward and backward: of a layer by hidden
 size, by the width of queries and keys, and by that of the feed-forward; of the loss by the vocabulary."""
+
+COMPILED_HIDDEN, COMPILED_HEADS, COMPILED_FFN = 56, 25, 16
+"""The same of a compiled layer, as the compiler counts what its fused kernels read and write, each buffer once: torch
+2.13's inductor on a CPU, which fuses in other places than for a GPU."""
+
+_EAGER = ALONG_HIDDEN, ALONG_HEADS, ALONG_FFN
+_COMPILED = COMPILED_HIDDEN, COMPILED_HEADS, COMPILED_FFN
 
 WITHIN = ("forward_tp", "forward_cp", "forward_ep", "loss", "backward_ep", "backward_cp", "backward_tp")
 """Phases of a micro-batch in which something is sent that is waited for; a ring sends and receives at the same time."""
@@ -115,7 +125,7 @@ class Ours(Profile):
     def objection(self, priced: PricedJob) -> str | None:
         if priced.recompute not in ("none", "selective", "full"):
             return f"recompute '{priced.recompute}' is not one of none, selective, full"
-        return objection_to(priced.job, _active(priced)) or objection_to_options(priced)
+        return objection_to(priced.job, _active(priced)) or objection_to_options(priced, _knows_compiled(priced.job))
 
     def work(self, priced: PricedJob) -> StepWork:
         job, active = priced.job, _active(priced)
@@ -157,6 +167,12 @@ class Ours(Profile):
             if most > room:
                 break
         return most
+
+
+def _knows_compiled(job: TrainingJob) -> bool:
+    """Whether what its compiled layers read and write was counted: of dense ones that are whole, on a GPU."""
+    is_whole = not any(job.layout.uses(axis) for axis in ("tp", "cp"))
+    return job.device == "cuda" and is_whole and not job.shape.num_experts
 
 
 def _at_rest(active: Sequence[Parallelism], part: TrainingJob) -> dict[str, float]:
@@ -222,12 +238,15 @@ def _stage(
     heads = shape.head_dim * (shape.num_heads + shape.num_kv_heads) / layout.tp
     ffn = shape.ffn_hidden_size * max(1, shape.experts_per_token + shape.num_shared_experts) / layout.tp
     width = part.compute_bytes / DTYPE_BYTES["bfloat16"]
-    of_layer = width * part.residual_tokens * ALONG_HIDDEN * shape.hidden_size
-    of_layer += width * part.local_tokens * (ALONG_HEADS * heads + ALONG_FFN * ffn)
+    is_compiled = bool(priced.options.get("compile"))
+    along_hidden, along_heads, along_ffn = _COMPILED if is_compiled else _EAGER
+    of_layer = width * part.residual_tokens * along_hidden * shape.hidden_size
+    of_layer += width * part.local_tokens * (along_heads * heads + along_ffn * ffn)
     of_loss = ALONG_VOCAB * part.local_tokens * shape.vocab_size / layout.tp * part.has_head
     is_replicated = of_kind(DataParallel, active) is not None
     of_weights = parameters * _bytes_of_a_parameter(part, micro_batches, is_replicated)
-    operators = OPERATORS_OF_A_LAYER + OPERATORS_COMPUTED_AGAIN * is_repeated
+    of_a_layer = KERNELS_OF_A_COMPILED_LAYER if is_compiled else OPERATORS_OF_A_LAYER
+    operators = of_a_layer + OPERATORS_COMPUTED_AGAIN * is_repeated
     operators += OPERATORS_OF_A_SLICE * layout.uses("tp")
     operators += OPERATORS_WITHOUT_COPIES * (not has_copy("norm.weight", part))
     if (context := of_kind(ContextParallel, active)) is not None and layout.uses("cp"):
@@ -248,15 +267,18 @@ def _stage(
         stages=number,
         # a forward and a backward along each boundary of its chunks with another rank
         neighbours=round(sum(sent.count for sent in traffic if sent.during in BETWEEN) / 2 / micro_batches),
-        host_calls=host_calls(active, part),
+        host_calls=host_calls(active, part, is_compiled),
     )
 
 
-def host_calls(active: Sequence[Parallelism], part: TrainingJob) -> float:
-    """Of a micro-batch, beside those that launch the operators of a plain layer."""
+def host_calls(active: Sequence[Parallelism], part: TrainingJob, is_compiled: bool = False) -> float:
+    """Of a micro-batch, beside those that launch the operators of a plain layer.
+
+    What a compiled layer computes again is a part of its function: Python has nothing to do with it.
+    """
     layout, shape = part.layout, part.shape
     repeats = next((parallelism.repeats for parallelism in active if parallelism.repeats != "none"), "none")
-    again, share = CALLS_OF_AGAIN[repeats]
+    again, share = CALLS_OF_AGAIN["none" if is_compiled else repeats]
     calls: float = again
     of_ends = 0.0
     if layout.uses("tp"):
