@@ -141,11 +141,15 @@ accept_option = click.option(
 baseline_option = click.option(
     "--baseline", type=click.Path(path_type=Path), help="What floors 'of baseline' are shares of: a file, or a run."
 )
+ranks_per_gpu_option = click.option(
+    "--ranks-per-gpu", type=click.IntRange(1, 64), help="Ranks that share each GPU: proofs, but no rates."
+)
 
 
 @main.command(short_help="Show what a suite will run, and what is expected.")
 @click.argument("suite", type=click.Path())
 @cluster_options
+@ranks_per_gpu_option
 @baseline_option
 @accept_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -157,6 +161,7 @@ def plan(
     num_nodes: int | None,
     gpus_per_node: int | None,
     gpu: str | None,
+    ranks_per_gpu: int | None,
     baseline: Path | None,
     accepted: tuple[str, ...],
     as_json: bool,
@@ -171,7 +176,7 @@ def plan(
     from clusterbench.suite import load_suite
 
     asked = load_suite(suite, baseline=baseline)
-    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu)
+    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu, ranks_per_gpu=ranks_per_gpu)
     cluster = decide_cluster(machine, found_here(), asked.cpu.num_ranks)
     is_here = asked.baseline is not None and gpu is None and gpus_per_node is None
     here = fingerprint_of({"hosts": {"this": host_environment()}}) if is_here else None
@@ -186,7 +191,7 @@ def plan(
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
 @click.option("--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]")
-@click.option("--ranks-per-gpu", type=click.IntRange(1, 64), help="Ranks that share each GPU: proofs, but no rates.")
+@ranks_per_gpu_option
 @click.option(
     "--ranks-per-agent",
     metavar="N|all",

@@ -64,6 +64,11 @@ def test_a_machine_elsewhere_can_be_planned_for(run):
     assert "# 2 nodes x 8 GPUs: 4 cases, 1 repeat, 0 refused" in done.stdout
 
 
+def test_ranks_that_share_a_gpu_can_be_planned_for(run):
+    done = run("plan", "s.yaml", "--gpu", "NVIDIA H200", "--gpus-per-node", "1", "--ranks-per-gpu", "2")
+    assert "# 1 node x 1 GPU with 2 ranks each (NVIDIA H200): 2 cases, 1 repeat, 2 refused" in done.stdout
+
+
 def test_gpus_that_are_here_are_the_default(run, monkeypatch):
     gpus = telemetry.GpuList([telemetry.GpuInfo(0, "NVIDIA H200", None, None, None, None)] * 4)
     monkeypatch.setattr(telemetry, "list_gpus", lambda: gpus)
