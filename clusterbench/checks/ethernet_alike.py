@@ -21,7 +21,9 @@ class EthernetAlike(AlikeCheck):
     severity = "warning"
     source = f"{FOLDER}/*/speed, mtu, ecn; ethtool -i, -a"
     programs = "ethtool"
-    confirm = "ip -d link; ethtool DEVICE; ethtool -i DEVICE; ethtool -a DEVICE"
+    confirm = (
+        "ip -d link; ethtool DEVICE; ethtool -i DEVICE; ethtool -a DEVICE; grep . /sys/class/net/DEVICE/ecn/*/enable/*"
+    )
     fix = "give the odd hosts the setting of the others; for a lower speed look at cable, transceiver and switch port"
 
     def traits(self, host: Host) -> Mapping[str, Trait]:

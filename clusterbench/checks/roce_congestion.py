@@ -35,7 +35,10 @@ class RoceCongestion(PortCheck):
     severity = "warning"
     source = "ethtool -S, /sys/class/net/*/ecn, /sys/class/infiniband/*/ports/*/hw_counters"
     programs = "ethtool"
-    confirm = "ethtool -S DEVICE | grep -E 'pause_storm|discards|prio._pause'; rdma statistic show link"
+    confirm = (
+        "ethtool -S DEVICE | grep -E 'pause_storm|discards|prio._pause'; rdma statistic show link; "
+        "grep . /sys/class/net/DEVICE/ecn/*/enable/*"
+    )
     fix = "the same lossless priority (PFC), ECN marks and DSCP on hosts and switches: mlnx_qos, NCCL_IB_TC"
     parts = "active RoCE ports"
     in_order = "without storms, losses or many marks"
