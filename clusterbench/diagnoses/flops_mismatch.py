@@ -26,7 +26,7 @@ class FlopsMismatch(Diagnosis):
     --------------
     A step that leaves out layers, micro-batches or experts is fast and wrong, and one that computes more than was asked
     for hides its cost. MFU and HFU of such a case say nothing and are left out, and the run fails. On a GPU it is a
-    warning: the formulas of its operators were not held against one.
+    warning: the formulas of its operators were held against one H200 alone.
 
     How to confirm
     --------------

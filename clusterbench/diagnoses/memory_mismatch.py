@@ -29,7 +29,8 @@ class MemoryMismatch(Diagnosis):
     --------------
     A rank that keeps states that should be shared out, gradients twice, or activations that should have been computed
     again runs out of memory on a larger model than planned, and shows figures of another configuration. The figures of
-    memory of such a case are void, and the run fails. On a GPU it is a warning: the formulas were not held against one.
+    memory of such a case are void, and the run fails. On a GPU it is a warning: the formulas
+    were held against one H200 alone.
 
     How to confirm
     --------------

@@ -26,13 +26,16 @@ from clusterbench.job.flops import (
     PRODUCTS,
 )
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel import AttentionBlock, Parallelism, with_own
+from clusterbench.parallel import AttentionBlock, Parallelism, stores_scores, with_own
 from clusterbench.parallel.expert import is_expert, is_of_mixture
 from clusterbench.shape import ModelShape
 from clusterbench.types import Expected, metric_key
 
 METRIC = "executed_flops"
-UNVERIFIED = "about; CUDA's operators are counted by the same formulas, which were not held against a GPU"
+UNVERIFIED = "about; CUDA's operators are counted by the same formulas"
+"""How the basis of what was never held against more than one GPU begins; plans of before have it, too."""
+
+HELD_AGAINST = "which were held against one H200 alone"
 
 Work = tuple[str, str]
 """A kind of operators and when they run, both names of :mod:`clusterbench.job.flops`."""
@@ -66,7 +69,7 @@ def _of_products(active: Sequence[Parallelism], job: TrainingJob) -> Counter[Wor
 
 def _of_attention(active: Sequence[Parallelism], job: TrainingJob, cp_ranks: Iterable[int]) -> Counter[Work]:
     """Attention, on these ranks of cp together."""
-    is_repeated, is_plain = _repeats_layers(active), any(parallelism.stores_scores for parallelism in active)
+    is_repeated, is_plain = _repeats_layers(active), stores_scores(active, job)
     again = 4 if is_plain else 5  # scores that are kept are not computed again
     heads = job.shape.num_heads
     for parallelism in active:
@@ -104,10 +107,11 @@ def executed_by_all(active: Sequence[Parallelism], job: TrainingJob) -> Counter[
         "attention_blocks",
         "repeats",
         "stores_scores",
+        "attends",
         "product_rounding",
         "fuses_loss",
     )
-    flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype)
+    flops = _of_micro_batch(computing, job.shape, layout, job.seq_len, job.micro_batch_size, job.dtype, job.device)
     return Counter({work: number * micro_batches for work, number in flops.items()})
 
 
@@ -119,9 +123,10 @@ def _of_micro_batch(
     seq_len: int,
     micro_batch_size: int,
     dtype: str,
+    device: str,
 ) -> Counter[Work]:
     """FLOPs of one micro-batch of all ranks that share it."""
-    job = TrainingJob(shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype)
+    job = TrainingJob(shape, layout, seq_len, micro_batch_size * layout.dp, micro_batch_size, dtype, device=device)
     of_products = _of_products(active, job)
     flops = Counter({work: number * layout.cp for work, number in of_products.items()})
     flops += _of_attention(active, job, range(layout.cp))
@@ -146,7 +151,7 @@ def expected_flops(active: Sequence[Parallelism], job: TrainingJob) -> Iterator[
     if _repeats_layers(active):
         basis += "; layers once more up to what backward needs"
     if job.device == "cuda":
-        basis = f"{UNVERIFIED}; {basis}"
+        basis = f"{UNVERIFIED}, {HELD_AGAINST}; {basis}"
     by_kind: Counter[str] = Counter()
     for (kind, _), number in executed_by_all(active, job).items():
         by_kind[kind] += number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from clusterbench.expected.flops import UNVERIFIED
+from clusterbench.expected.flops import HELD_AGAINST, UNVERIFIED
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob, has_copy, kept_bytes, one_of_each, weight_shapes
@@ -16,6 +16,7 @@ from clusterbench.parallel import (
     held_activations,
     part_of,
     peak_memory,
+    stores_scores,
     summed_elements,
 )
 from clusterbench.parallel.zero import states_in_the_paper
@@ -59,7 +60,7 @@ def expected_memory_metrics(
             else max(_band(part, active, category, of) for part, of in zip(parts, held, strict=True))
         )
         if parts[0].device == "cuda":
-            why = f"{why}; {UNVERIFIED}"
+            why = f"{why}; {UNVERIFIED}, {HELD_AGAINST}"
         yield metric_key(DEVIATION, category=category), Expected(limit, "1", f"at most; {why}")
 
 
@@ -79,6 +80,10 @@ def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, 
     reasons = {}
     if why := next((why for parallelism in active if (why := parallelism.hides_activations(job))), ""):
         reasons[ACTIVATIONS] = why
+    elif stores_scores(active, job):
+        reasons[ACTIVATIONS] = "math attention keeps scores and copies of queries, keys and values as torch makes them"
+    if job.device == "cuda" and any(parallelism.keeps_on_host for parallelism in active):
+        reasons |= dict.fromkeys(STATES, "offload keeps it in host memory, of which a GPU has what is in use")
     is_rounded = job.compute_bytes != job.master_bytes
     if job.layout.shards_gradients and is_rounded and job.layout.uses("pp"):
         first = part_of(job, active, 0)

@@ -135,6 +135,15 @@ class TrainingJob:
         return self.global_batch_size // (self.micro_batch_size * self.layout.dp)
 
     @property
+    def has_plain_attention(self) -> bool:
+        """Whether torch has no operator for all of its attention, and takes plain products, which keep the scores.
+
+        On CUDA in float64, and in float32 where heads share keys: the kernel for float32 takes no groups.
+        """
+        are_grouped = self.shape.num_kv_heads != self.shape.num_heads
+        return self.device == "cuda" and (self.dtype == "float64" or (self.dtype == "float32" and are_grouped))
+
+    @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.seq_len
 

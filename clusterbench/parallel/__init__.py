@@ -226,6 +226,11 @@ class Parallelism(ABC):
         return False
 
     @property
+    def attends(self) -> bool:
+        """Whether it calls operators of attention of its own, in the place of the one that torch would choose."""
+        return False
+
+    @property
     def multiplies(self) -> bool:
         """Whether it multiplies batches of matrices of its own, of which no counter sees all."""
         return False
@@ -461,6 +466,12 @@ def of_kind(kind: type[Kind], active: Iterable[Parallelism]) -> Kind | None:
         if type(parallelism) is kind:
             return parallelism
     return None
+
+
+def stores_scores(active: Sequence[Parallelism], job: TrainingJob) -> bool:
+    """Whether attention is made of plain products, which keep the scores, in place of one operator."""
+    is_left_to_torch = not any(parallelism.attends for parallelism in active)
+    return any(parallelism.stores_scores for parallelism in active) or (is_left_to_torch and job.has_plain_attention)
 
 
 def objection_to(job: TrainingJob, active: Sequence[Parallelism]) -> str | None:

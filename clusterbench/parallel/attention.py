@@ -96,11 +96,6 @@ class AttentionBackend(Parallelism):
         words = "attention is flash attention's here: what another kernel keeps for backward differs by a statistic"
         return replace(self, attention_backend="auto"), words
 
-    def hides_activations(self, job: TrainingJob) -> str:
-        if self.stores_scores:
-            return "math attention keeps scores and copies of queries, keys and values as torch makes them"
-        return ""
-
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.engine.compat import attention_by
 

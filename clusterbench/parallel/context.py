@@ -80,6 +80,10 @@ class ContextParallel(Parallelism):
     )
 
     @property
+    def attends(self) -> bool:
+        return self.context != "ulysses"
+
+    @property
     def passes_keys(self) -> bool:
         """Whether keys and values go from rank to rank, block by block, as messages."""
         return self.context in ("ring", "zigzag")

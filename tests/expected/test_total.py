@@ -11,6 +11,7 @@ from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
 from clusterbench.expected.step import expected_parts
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
+from clusterbench.job.passes import STATES
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, active_in, from_options, part_of
 from clusterbench.shape import named_shape
@@ -113,3 +114,12 @@ def test_what_float8_computes_with_is_no_mismatch_of_activations() -> None:
     expected = expected_parts([job], [fullest_moment(active, job)], active)
     assert metric_key("memory_deviation", category="gradients") in expected
     assert metric_key("memory_deviation", category="activations") not in expected
+
+
+@pytest.mark.parametrize(("device", "unknown"), [("cpu", set()), ("cuda", set(STATES))])
+def test_states_in_host_memory_are_not_expected_on_a_card(device: str, unknown: set[str]) -> None:
+    """An H200 held none of them, and was said to hold 100 % too little."""
+    active, job = step("dp2+zero3", offload=True)
+    assert not_predicted(replace(job, device=device), active).keys() - {TOTAL} == unknown
+    kept, job = step("dp2+zero3")
+    assert not_predicted(replace(job, device=device, dtype="bfloat16"), kept) == {}
