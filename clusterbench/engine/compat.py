@@ -80,6 +80,8 @@ NAMES = {
     "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "parallel.data",
     # Which has gradients in the precision of the reduction until it reduces them. 2.11 has one group a module.
     "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam": "memory",
+    # Fills the buffer that FSDP gathers; registered where the line above is imported from. 2.11 and 2.13 looked up.
+    "torch.ops.fsdp.all_gather_copy_in": "memory",
     # Typed as a method of the storage, but FSDP2 frees and allocates by it below every dispatch mode. Public, patched.
     "torch.UntypedStorage.resize_": "memory",
     # Patched while a trace runs, to see how long the main thread waits: Gloo's send and recv leave no event.
@@ -133,6 +135,10 @@ COMMUNICATION_NAMESPACES = frozenset(
     {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "symm_mem"}
 )
 """Namespaces of operators that communicate. ``c10d_functional`` is the old spelling; it decomposes into the second."""
+
+
+PACKS_WEIGHTS = "fsdp::all_gather_copy_in"
+"""The operator of FSDP that fills the buffer it gathers (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
 
 
 def vanished() -> list[str]:

@@ -36,6 +36,7 @@ from torch.optim import Optimizer
 
 from clusterbench.engine.compat import (
     COMMUNICATION_NAMESPACES,
+    PACKS_WEIGHTS,
     TorchDispatchMode,
     accumulated_gradients,
     active_fake_mode,
@@ -57,9 +58,6 @@ CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "comm
 # added to something is not.
 _LABELS = ("temporary", "made", "communication", "saved", "optimizer_state", "gradients", "parameters")
 _STRENGTH = {label: strength for strength, label in enumerate(_LABELS)}
-PACKS_WEIGHTS = "fsdp::all_gather_copy_in"
-"""The operator of FSDP that fills the buffer it gathers (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
-
 _CATEGORY = {"made": "activations", "saved": "activations"}
 
 
