@@ -43,7 +43,10 @@ def fake_group(rank: int, world_size: int, device_type: str, has_data: bool = Fa
     """
     dist.init_process_group(NAME, store=fake_store(), rank=rank, world_size=world_size)
     kind: Any = dist.ProcessGroup
-    replaced = {(kind, "send"): _held(kind.send), (dist, "all_reduce"): _with_result(dist.all_reduce)}
+    replaced = {
+        (kind, "send"): _held(kind.send, holds=device_type == "cpu"),
+        (dist, "all_reduce"): _with_result(dist.all_reduce),
+    }
     for owner in (dist, device_mesh):
         replaced[owner, "new_group"] = _if_member(dist.new_group, rank)
     for name in reduce_scatter_names() if device_type == "cpu" else ():
@@ -63,7 +66,7 @@ def fake_group(rank: int, world_size: int, device_type: str, has_data: bool = Fa
 
 
 class _Held(dist.Work):
-    """A message under way: it holds its tensors for as long as somebody may wait for it."""
+    """What is under way: it holds its tensors for as long as somebody may wait for it."""
 
     def __init__(self, work: dist.Work, tensors: Sequence[Tensor]) -> None:
         super().__init__()
@@ -85,9 +88,11 @@ class _Held(dist.Work):
         return future
 
 
-def _held(send: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+def _held(send: Callable[..., dist.Work], holds: bool) -> Callable[..., dist.Work]:
+    """Gloo holds what it sends; NCCL does not, once its kernel is launched."""
+
     def held(group: dist.ProcessGroup, tensors: Sequence[Tensor], *arguments: Any) -> dist.Work:
-        return _Held(send(group, tensors, *arguments), tensors)
+        return _Held(send(group, tensors, *arguments), tensors if holds else ())
 
     return held
 

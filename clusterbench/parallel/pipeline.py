@@ -133,7 +133,7 @@ class Pipeline(Parallelism):
         return ""
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
-        if SCHEDULES[self.schedule].chunks == 1:
+        if SCHEDULES[self.schedule].chunks == 1 and _holds_messages(job):
             yield Slack(4 * _between(job), "messages under way, which torch holds until the next ones")
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
@@ -201,10 +201,10 @@ class Pipeline(Parallelism):
         """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
 
         Without what was received, too: torch makes a buffer for the input of each micro-batch when it prepares a stage,
-        and they stay. Its schedules of several chunks wait for what they have sent when the step is over, and hold all
-        outputs until then.
+        and they stay. Its schedules of several chunks wait for what they have sent when the step is over, and Gloo
+        holds all outputs until then.
         """
-        message, holds_sent = _between(job), self._holds_sent
+        message, holds_sent = _between(job), self._holds_sent(job)
         kept, grows, sent, ending = {}, {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
@@ -227,20 +227,21 @@ class Pipeline(Parallelism):
 
         It waits for the last but one of what it sent by then only when it drains.
         """
+        if not _holds_messages(job):
+            return False
         ahead = min(job.layout.pp - at.stage, job.gradient_accumulation_steps)
         through = at.begun[at.stage] - at.in_flight[at.stage]
         return self.schedule == "1f1b" and 0 <= ahead - 2 < through <= job.gradient_accumulation_steps - ahead
 
     def sent_back(self, job: TrainingJob, at: Full) -> float:
         """Bytes of gradients that went to the stage before and are held to the end of the step: no activations."""
-        if not self._holds_sent:
+        if not self._holds_sent(job):
             return 0.0
         messages = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
         return float(messages * _between(job))
 
-    @property
-    def _holds_sent(self) -> bool:
-        return SCHEDULES[self.schedule].chunks > 1
+    def _holds_sent(self, job: TrainingJob) -> bool:
+        return SCHEDULES[self.schedule].chunks > 1 and _holds_messages(job)
 
     def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
         """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""
@@ -350,6 +351,14 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     else:  # what is summed over tp is a message
         products = 0 if job.layout.uses("tp") else 1
     return float((streams + products) * _between(job))
+
+
+def _holds_messages(job: TrainingJob) -> bool:
+    """Whether what was sent is there until it is waited for: Gloo holds the tensor itself, and NCCL none.
+
+    As seen of torch 2.11 with NCCL 2.28 on an H200: ``batch_isend_irecv`` lets go of what it sent at once.
+    """
+    return job.device == "cpu"
 
 
 def _between(job: TrainingJob) -> int:
