@@ -36,7 +36,7 @@ SHOWS: dict[str, Case] = {
     "chunks_per_rank": ("pp2", {"schedule": "interleaved_1f1b"}, PIPED),
     "recompute": ("tp1", {}, FLAT),
     "loss_parallel": ("tp2+sp", {}, FLAT),
-    "attention_backend": ("tp1", {}, FLAT),
+    "attention_backend": ("tp1", {}, {**FLAT, "shape": "llama-tiny-mha"}),
     "loss_chunks": ("dp2+zero3", {}, FLAT),
     "float8": ("dp2", {}, FLAT),
     "update_rounding": ("dp2-tp2+sp+zero3", {}, {**FLAT, "precision": "pure_bfloat16"}),

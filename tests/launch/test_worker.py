@@ -134,9 +134,9 @@ def test_ranks_whose_warm_up_is_counted_time_what_was_asked_for() -> None:
 
 def halved_on_a_rank() -> str:
     """What a worker says of a clock that shows half of the seconds."""
+    from clusterbench.engine import loop as module
     from clusterbench.engine.rig import Rig
     from clusterbench.errors import WrongResult
-    from clusterbench.launch import worker as module
     from clusterbench.types import Step
 
     worker, measure = worker_of(), module.measure

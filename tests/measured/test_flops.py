@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterbench.benchmarks.train_step import formulas_of, job_of
-from clusterbench.expected.flops import UNVERIFIED, executed_by_rank
+from clusterbench.expected.flops import HELD_AGAINST, UNVERIFIED, executed_by_rank
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job.flops import UNKNOWN
 from clusterbench.job.passes import Executed
@@ -152,9 +152,9 @@ def test_rates_of_flops_of_such_a_step_are_void_and_its_time_is_kept() -> None:
     assert executed.basis == "differs: FLOPs of products in backward on rank 0 are -50 % against the formula"
 
 
-def test_on_a_gpu_nothing_is_void_as_no_formula_was_held_against_one() -> None:
+def test_on_a_gpu_nothing_is_void_as_formulas_were_held_against_one_card_alone() -> None:
     case = case_of("dp2", "cuda", dtype="bfloat16")
-    assert case.expected["executed_flops[part=products]"].basis.startswith(f"{UNVERIFIED}; ")
+    assert case.expected["executed_flops[part=products]"].basis.startswith(f"{UNVERIFIED}, {HELD_AGAINST}; ")
     ranks = [changed(of_rank, lambda executed: executed.flops // 2) for of_rank in honest(case)]
     assert derived(case, executed=as_json(ranks))["mfu[flops_convention=palm,peak=datasheet]"].value is not None
     assert not any(key.startswith("executed_flops") for key in case_of("dp2", "cuda", dtype="float64").expected)
