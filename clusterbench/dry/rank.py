@@ -24,7 +24,8 @@ from clusterbench.engine.traffic import Collective
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.model.decoder import Decoder
-from clusterbench.parallel import Parallelism, active_in
+from clusterbench.parallel import Parallelism, active_in, stores_scores
+from clusterbench.parallel.attention import AttentionBackend
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.trainers import Trainer
@@ -48,7 +49,8 @@ def dry_rank(
         operators put in.
     """
     started_s = time.process_time()
-    run, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
+    without_data, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
+    run = _attending(without_data, job)
     has_host, place = any(each.keeps_on_host for each in active_in(job.layout, run)), torch.device(device)
     if has_host and place == CARD:
         place = CARD_BESIDE_HOST
@@ -63,6 +65,13 @@ def dry_rank(
     took_s, peak_bytes = time.process_time() - started_s, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     words = [words for words in left_out if words]
     return replace(seen, left_out=words, host=host, spent_s=took_s, process_bytes=peak_bytes)
+
+
+def _attending(every: Sequence[Parallelism], job: TrainingJob) -> Sequence[Parallelism]:
+    """With plain products where a GPU has no other kernel for this job's attention: tensors here may have one."""
+    if not stores_scores(active_in(job.layout, every), job):
+        return every
+    return [replace(each, attention_backend="math") if isinstance(each, AttentionBackend) else each for each in every]
 
 
 def _in_host_memory(step: BuiltStep) -> Mapping[str, int]:
