@@ -10,8 +10,6 @@ import hashlib
 import importlib.util
 import runpy
 import sys
-import tomllib
-from importlib import metadata
 from pathlib import Path
 
 FOLDER = Path(__file__).absolute().parent
@@ -28,6 +26,9 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def version() -> str:
     """As the installed package says it, or a checkout that is not installed; ``unknown`` where neither does."""
+    import tomllib  # here, as every process that is started runs this file
+    from importlib import metadata
+
     try:
         return metadata.version("clusterbench")
     except metadata.PackageNotFoundError:

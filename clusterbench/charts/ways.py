@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST, MOST_BARS = 4, 40
 FEWEST = 3
+OF_BFLOAT16 = "datasheet bfloat16"
+"""The peak that a step with eight-bit products is held against beside that of eight bits."""
 OF_THE_JOB = ("micro_batch_size", "gradient_accumulation_steps", "precision", "gradient_dtype")
 """Options that say how a step is done, beside those of parallelisms."""
 
@@ -64,7 +66,7 @@ def _speed(case: Trained) -> float:
 
 
 def _mfu(case: Trained, convention: str) -> float | None:
-    of_bfloat16 = case.value("mfu", convention, "datasheet bfloat16")
+    of_bfloat16 = case.value("mfu", convention, OF_BFLOAT16)
     return case.value("mfu", convention, "datasheet") if of_bfloat16 is None else of_bfloat16
 
 
@@ -107,12 +109,13 @@ def _sentence(group: Sequence[Trained]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed)
     best, runner_up, slowest = timed[-1], timed[-2], timed[0]
     name = names(case.row for case in group)
-    share = _mfu(best, "palm")
-    used = f", {100 * share:.1f} % of the peak (MFU, palm)" if share else ""
+    share, is_of_bfloat16 = _mfu(best, "palm"), best.value("mfu", "palm", OF_BFLOAT16) is not None
+    peak = "bfloat16's peak" if is_of_bfloat16 else "the peak"
+    used = f", {100 * share:.1f} % of {peak} (MFU, palm)" if share else ""
     of = f" of {best.point['shape']}" if best.point.get("shape") else ""
     return (
-        f"Of {len(timed)} ways to do a step{of}, {name(best.row)} is the fastest with "
-        f"{format_value(_speed(best), 'tokens/s')} per rank{used}; the runner-up, {name(runner_up.row)}, takes "
-        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer, the slowest, {name(slowest.row)}, "
+        f"The fastest of {len(timed)} ways to do a step{of} is {name(best.row)}: "
+        f"{format_value(_speed(best), 'tokens/s')} per rank{used}. The runner-up, {name(runner_up.row)}, takes "
+        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {name(slowest.row)}, "
         f"{percent(_speed(best) / _speed(slowest) - 1)}."
     )

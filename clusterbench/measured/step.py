@@ -229,7 +229,7 @@ def _bubble_metrics(formulas: StepFormulas, observation: Observation) -> Iterato
     end_s = max(action.end_s for timeline in timelines for action in timeline)
     idle = [1 - sum(action.end_s - action.start_s for action in timeline) / end_s for timeline in timelines]
     source = "one step, every rank's time since it left a barrier"
-    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": MEASURED}, basis=source)
+    yield Metric("bubble", "fraction", fmean(idle), min(idle), max(idle), detail={"source": "measured"}, basis=source)
     job = formulas.job
     pipeline = next(parallelism for parallelism in formulas.parallelisms if isinstance(parallelism, Pipeline))
     num_stages = job.layout.pp * pipeline.chunks

@@ -28,9 +28,9 @@ def test_the_answer_names_the_fastest_with_its_share_of_the_peak() -> None:
     data = chart.select(of_rows([*FULL, *NONE, *EIGHT]))
     assert data is not None
     assert chart.answer(data) == (
-        "Of 3 ways to do a step of llama-8b, tp1, torch.compile, tensorwise float8 is the fastest with 15,622 tokens/s "
-        "per rank, 81.3 % of the peak (MFU, palm); the runner-up, tp1, torch.compile, takes 25 % longer, the slowest, "
-        "tp1, torch.compile, full recompute, 51 %."
+        "The fastest of 3 ways to do a step of llama-8b is tp1, torch.compile, tensorwise float8: 15,622 tokens/s per "
+        "rank, 81.3 % of bfloat16's peak (MFU, palm). The runner-up, tp1, torch.compile, takes 25 % longer; the "
+        "slowest, tp1, torch.compile, full recompute, 51 %."
     )
     speed, share = chart.draw(data)
     assert speed.title == "Throughput per rank"
@@ -41,7 +41,7 @@ def test_a_way_that_found_no_room_has_no_bar_and_says_so() -> None:
     chart = Ways()
     data = chart.select(of_rows([*FULL, *NONE, *EIGHT, *trained("tp1", status="out_of_memory", **LADDER)]))
     assert data is not None
-    assert chart.answer(data).startswith("Of 3 ways ")
+    assert chart.answer(data).startswith("The fastest of 3 ways ")
     assert "× out of memory" in [text.get_text() for text in chart.draw(data)[0].figure.axes[0].texts]
 
 
