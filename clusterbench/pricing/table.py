@@ -19,7 +19,15 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
-from clusterbench.pricing.table_words import NOT_SAID, Meaning, is_result, meaning_of, name_on_record, names_experts
+from clusterbench.pricing.table_words import (
+    NOT_SAID,
+    Meaning,
+    is_result,
+    may_be,
+    meaning_of,
+    name_on_record,
+    names_experts,
+)
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.shape_file import SUFFIXES, shape_in_file
 
@@ -146,6 +154,11 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
         ``file:line:`` and what is wrong, where a cell cannot be read or a column is missing or not known. A row that
         can be read and not priced is no mistake of the file.
     """
+    if path.suffix in (".yaml", ".yml"):
+        raise SuiteError(
+            f"{path.name} is no table: a row of a CSV, or of Markdown, is a step.\n"
+            f"hint: 'clusterbench run {path}' runs a suite, and the folder it writes can be priced"
+        )
     rows = _rows(path)
     line, header = next(rows, (1, []))
     columns = _columns(path, line, header)
@@ -198,9 +211,10 @@ def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]
     unknown = [name for number, name in enumerate(names) if meanings[number] is None and not is_result(name)]
     if unknown:
         which = f"unknown column{'s' if unknown[1:] else ''} {', '.join(map(as_yaml, unknown))}"
+        unsure = next((f"call {as_yaml(name)} {call}" for name in unknown if (call := may_be(name))), "")
         raise SuiteError(
-            f"{path.name}:{line}: {which}.{nearest(unknown[0], COLUMNS)}\n"
-            f"Columns: {', '.join(COLUMNS)}.\nhint: take out what changes nothing of what ran"
+            f"{path.name}:{line}: {which}.{'' if unsure else nearest(unknown[0], known)}\n"
+            f"Columns: {', '.join(known)}.\nhint: {unsure or 'take out what changes nothing of what ran'}"
         )
     columns = {number: meaning for number, meaning in meanings.items() if meaning is not None}
     for column, count in Counter(meaning.column for meaning in columns.values()).items():

@@ -97,6 +97,30 @@ def meaning_of(header: str) -> Meaning | None:
     return _MEANINGS.get(_letters(header))
 
 
+_UNSURE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("batch size", "batch", "bs"), "gbs where it is of a step of all ranks, mbs where it is of a micro-batch"
+    ),
+    **dict.fromkeys(
+        ("local batch size", "batch size per gpu"), "mbs where a step has one micro-batch; gbs is it times dp"
+    ),
+    "throughput": "tokens_per_s_per_gpu where it is of one GPU",
+    "memory": "mem_gb where it is in GB, 'memory (GiB)' where it is in GiB",
+    "time": "step_s where it is of a step, in seconds",
+}
+"""Columns that mean one thing in one publication and another in the next."""
+_MAY_BE: Mapping[str, str] = {_letters(words): meanings for words, meanings in _UNSURE.items()}
+
+
+def may_be(header: str) -> str | None:
+    """What a published column that is not certain should be called, by what it is; None of all others.
+
+    >>> may_be("Batch Size")
+    'gbs where it is of a step of all ranks, mbs where it is of a micro-batch'
+    """
+    return _MAY_BE.get(_letters(header))
+
+
 def is_result(header: str) -> bool:
     """Whether a column is something measured that says nothing of what ran."""
     return _letters(header) in _ASIDE

@@ -312,6 +312,12 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
         ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
         ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown columns 'a', 'b'."),
+        (
+            [ROW],
+            HEADER.replace("mbs", "Batch size"),
+            "hint: call 'batch size' gbs where it is of a step of all ranks, mbs",
+        ),
+        ([ROW], HEADER.replace("zero", "zeros"), ", ga, fsdp, checkpointing.\nhint: take out what changes nothing"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
         (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
@@ -321,6 +327,15 @@ def test_a_mistake_of_the_file_is_said_with_its_line(tmp_path, rows, header, sai
     with pytest.raises(SuiteError) as error:
         read_steps(table(tmp_path, *rows, header=header), 8)
     assert said in str(error.value)
+
+
+def test_a_suite_is_no_table(tmp_path):
+    suite = tmp_path / "tp_scale.yaml"
+    suite.write_text("suite: tp_scale\nbenchmarks: []\n")
+    with pytest.raises(
+        SuiteError, match=r"tp_scale.yaml is no table: .*\nhint: 'clusterbench run /.*yaml' runs a suite"
+    ):
+        read_steps(suite, 8)
 
 
 BRIDGE = "Model,#-GPUs,Precision,GBS,MBS,Sequence Length,FSDP,TP,PP,CP,VP,EP,GA,Tokens / sec / GPU,System"
