@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterbench.checks import AlikeCheck, Trait
 from clusterbench.facts import Host
@@ -37,8 +37,13 @@ class EthernetAlike(AlikeCheck):
                 ("driver", interface.driver, f"{folder}/device/driver"),
                 ("firmware", interface.firmware, f"ethtool -i {name}"),
                 ("pause setting", interface.pauses, f"ethtool -a {name}"),
-                ("ECN setting", interface.ecn, f"{folder}/ecn"),
+                ("ECN setting", _ecn(interface.ecn), f"{folder}/ecn"),
             ):
                 if value:
                     traits[f"the {what} of {name}"] = Trait(value, source, name)
         return traits
+
+
+def _ecn(on: Mapping[str, Sequence[int]]) -> str:
+    """``np 0 3, rp none``; empty where nothing is known."""
+    return ", ".join(f"{role} {' '.join(map(str, priorities)) or 'none'}" for role, priorities in on.items())

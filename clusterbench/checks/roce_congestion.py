@@ -65,7 +65,7 @@ class RoceCongestion(PortCheck):
 
 
 def _without_ecn(port: Port, interface: Interface) -> Fault | None:
-    off = [role for role in ("np", "rp") if interface.ecn is not None and f"{role} none" in interface.ecn]
+    off = [role for role, priorities in interface.ecn.items() if not priorities]
     if not off:
         return None
     what = {"np": "tells no sender of marks of congestion", "rp": "does not slow down when it is told of congestion"}

@@ -367,7 +367,9 @@ class _Team:
             wanted = math.ceil((by_chance / math.log1p(SMALLEST_EFFECT_OF_FEW)) ** 2 * count)
             if usual >= math.log1p(WOULD_SHOW):
                 why = f"in {watched_s:.2g} s equal CPU ranks may be {100 * math.expm1(usual):.0f} % apart"
-            return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}, in repeats", self.work[2])
+            return NotJudged(
+                self._compared, why, f"about {self._of_iterations(wanted)}, spread over repeats", self.work[2]
+            )
         if usual >= math.log1p(WOULD_SHOW):
             why = f"{why}, and ranks differ by more than a straggler would"
             return NotJudged(self._compared, why, "a quieter machine", self.work[2])

@@ -39,7 +39,8 @@ class Interface:
         Whether it receives and sends pauses for all traffic, ``rx on, tx on`` (``ethtool -a``); priorities apart.
     ecn
         Of RoCE the priorities on which it tells senders of marks of congestion, and on which it slows down when it is
-        told: ``np 0 3, rp none``. None where the driver has no such files: NVIDIA's own has (``mlnx_qos`` shows them).
+        told: ``{"np": (0, 3), "rp": ()}``. A role is left out where one of its files may not be read or the driver has
+        none: NVIDIA's own has them (``mlnx_qos`` shows them).
     counters
         Since the driver was loaded (``ethtool -S``); None where they could not be read.
     """
@@ -54,7 +55,7 @@ class Interface:
     mtu_bytes: int | None
     carrier_downs: int | None
     pauses: str | None
-    ecn: str | None
+    ecn: Mapping[str, tuple[int, ...]]
     counters: Mapping[str, int] | None
 
 
@@ -100,14 +101,15 @@ def _interface(files: Files, name: str, asks: bool) -> Interface:
     )
 
 
-def _ecn(files: Files, folder: str) -> str | None:
-    said = []
+def _ecn(files: Files, folder: str) -> dict[str, tuple[int, ...]]:
+    found = {}
     for role in ("np", "rp"):  # notification and reaction point
         enable = f"{folder}/roce_{role}/enable"
-        set_to = {name: files.number(f"{enable}/{name}", optional=True) for name in files.names(enable)}
+        names = [name for name in files.names(enable) if name.isdecimal()]
+        set_to = {int(name): files.number(f"{enable}/{name}", optional=True) for name in names}
         if set_to and None not in set_to.values():  # one that may not be read is no off
-            said.append(f"{role} {' '.join(name for name, is_on in set_to.items() if is_on) or 'none'}")
-    return ", ".join(said) or None
+            found[role] = tuple(sorted(priority for priority, is_on in set_to.items() if is_on))
+    return found
 
 
 def pauses(printed: str) -> str | None:

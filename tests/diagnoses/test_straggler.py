@@ -139,7 +139,8 @@ def test_of_two_virtual_processors_one_that_is_half_slower_is_named_by_what_the_
 def test_of_a_stretch_that_is_too_short_it_says_how_long_takes() -> None:
     (part,) = said_of(*wandering(0, 20, 1)).not_judged
     assert part.sentence == (
-        "2 ranks in matmul (in 0.054 s equal CPU ranks may be 74 % apart; it takes about 677 iterations, in repeats)"
+        "2 ranks in matmul (in 0.054 s equal CPU ranks may be 74 % apart; it takes about 677 iterations, spread over "
+        "repeats)"
     )
 
 
