@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.cases.names import names, sharing
+from clusterbench.cases.names import apart, names, sharing
 from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
 from clusterbench.charts import Chart, Section, curves_note
@@ -72,14 +72,21 @@ def _mfu(case: Trained, convention: str) -> float | None:
 
 def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
     if len(data) == 1:
-        return ""
+        return f"\n{group[0].layout}"
     return "\n" + names((case.row for case, *_ in data), without=[*sharing(), *OF_THE_JOB])(group[0].row)
 
 
+def _ways(group: Sequence[Trained]) -> dict[str, str]:
+    """Case -> what tells its way from the others; *plain* where it asks for nothing."""
+    said = apart([case.row for case in group])
+    return {case.row.case: words or "plain" for case, words in zip(group, said, strict=True)}
+
+
 def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
-    name = names(case.row for case in group)
+    ways = _ways(group)
     shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
-    labels, cases = [name(case.row) for case in shown], [case.row.case for case in shown]
+    cases = [case.row.case for case in shown]
+    labels = [ways[case] for case in cases]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)}
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
     panels = [
@@ -108,14 +115,14 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
 def _sentence(group: Sequence[Trained]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed)
     best, runner_up, slowest = timed[-1], timed[-2], timed[0]
-    name = names(case.row for case in group)
+    ways = _ways(group)
     share, is_of_bfloat16 = _mfu(best, "palm"), best.value("mfu", "palm", OF_BFLOAT16) is not None
     peak = "bfloat16's peak" if is_of_bfloat16 else "the peak"
     used = f", {100 * share:.1f} % of {peak} (MFU, palm)" if share else ""
     of = f" of {best.point['shape']}" if best.point.get("shape") else ""
     return (
-        f"The fastest of {len(timed)} ways to do a step{of} is {name(best.row)}: "
-        f"{format_value(_speed(best), 'tokens/s')} per rank{used}. The runner-up, {name(runner_up.row)}, takes "
-        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {name(slowest.row)}, "
+        f"The fastest of {len(timed)} ways to do a step{of} with {best.layout} is {ways[best.row.case]}: "
+        f"{format_value(_speed(best), 'tokens/s')} per rank{used}. The runner-up, {ways[runner_up.row.case]}, takes "
+        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {ways[slowest.row.case]}, "
         f"{percent(_speed(best) / _speed(slowest) - 1)}."
     )
