@@ -357,10 +357,24 @@ def compile_module(module: torch.nn.Module) -> None:
             setattr(module, _PLAIN_CALLS, plain_calls(module) + 1)
         return forward(*arguments)
 
-    # With a code for each class: of one code for all the compiler would take sizes that differ for sizes that change.
-    code = _counting_codes.setdefault(type(module), counting.__code__.replace(co_name=type(module).__name__))
-    module.forward = FunctionType(code, counting.__globals__, code.co_name, None, counting.__closure__)
+    def with_hooks(*arguments: Any) -> Any:
+        return torch.nn.Module._call_impl(module, *arguments)  # type: ignore[no-untyped-call]
+
+    module.forward = _of_class(counting, module)
+    if module._forward_pre_hooks or module._forward_hooks:
+        # Dynamo leaves torch's own method, which calls hooks, as it is and begins with each of them: what they send
+        # would be compiled apart from the module, and a gradient be summed whole where a part of it is wanted.
+        module._call_impl = _of_class(with_hooks, module)  # type: ignore[method-assign]
     module.compile()
+
+
+def _of_class(function: FunctionType | Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+    """The same with a code for each class: of one code for all the compiler would take sizes that differ for sizes that
+    change."""
+    assert isinstance(function, FunctionType)
+    key = type(module), function.__code__
+    code = _codes.setdefault(key, function.__code__.replace(co_name=type(module).__name__))
+    return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
 
 
 def before_compiled(module: torch.nn.Module, prepare: Callable[[], object]) -> None:
@@ -393,7 +407,7 @@ def plain_calls(module: torch.nn.Module) -> int:
 
 
 _PLAIN_CALLS = "_clusterbench_plain_calls"
-_counting_codes: dict[type[torch.nn.Module], CodeType] = {}
+_codes: dict[tuple[type[torch.nn.Module], CodeType], CodeType] = {}
 
 
 def below_autograd() -> AbstractContextManager[object]:

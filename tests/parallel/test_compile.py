@@ -250,11 +250,22 @@ def test_a_sum_that_is_missing_in_backward_of_compiled_layers_is_found() -> None
 @pytest.mark.gloo
 @needs_compiler
 @pytest.mark.parametrize(
-    ("layout", "recompute"), [("tp2", "none"), ("tp2+sp", "full"), ("tp2+sp", "selective"), ("dp2+zero3", "none")]
+    ("layout", "options", "changes"),
+    [
+        ("tp2", {}, {}),
+        ("tp2+sp", {"recompute": "full"}, {}),
+        ("tp2+sp", {"recompute": "selective"}, {}),
+        ("dp2+zero3", {}, {}),
+        ("tp2+sp", {}, MOE),  # attention alone is compiled, with the hooks that gather what enters it
+        ("cp2-tp2+sp", {"context": "ring"}, {}),  # so is the feed-forward
+    ],
 )
-def test_passes_count_what_compiled_layers_send_and_leave_them_compiled(layout: str, recompute: str) -> None:
-    options = {**COMPILED, "recompute": recompute}
-    for found in run_ranks(2, passed, layout, options, {"dtype": "float32"}, timeout_s=300):
+def test_passes_count_what_compiled_layers_send_and_leave_them_compiled(
+    layout: str, options: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    num_ranks = ParallelLayout.parse(layout).world_size
+    options, changes = {**COMPILED, **options}, {"dtype": "float32", **changes}
+    for found in run_ranks(num_ranks, passed, layout, options, changes, timeout_s=300):
         assert found["counted"] == found["expected"]
         assert "aten.mm.out" in found["products"], "the layers whose collectives were counted were not compiled"
         assert found["flops"] > 0
