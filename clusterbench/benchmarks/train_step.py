@@ -28,6 +28,7 @@ from clusterbench.parallel import (
     from_options,
     parallelisms,
 )
+from clusterbench.parallel.compile import Compile
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_of, shape_written
@@ -451,6 +452,8 @@ def _objection_to_fake(point: Point, job: TrainingJob, active: Sequence[Parallel
         return f"{why} has no effect on {layout}, whose one rank sends nothing"
     if rank_of(point) >= layout.world_size:
         return f"{layout} has the ranks 0 to {layout.world_size - 1}, and fake_rank is {rank_of(point)}"
+    if any(isinstance(parallelism, Compile) and parallelism.async_tp for parallelism in active):
+        return f"{why} has no other ranks, whose memory async_tp reaches"
     needed = next(filter(None, (parallelism.needs_data(job) for parallelism in active)), None)
     return needed and f"{why} brings no data from other ranks: {needed}"
 

@@ -21,6 +21,7 @@ torch  names that are not there                           what was run there
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -104,6 +105,10 @@ NAMES = {
     "torch._dynamo.config.optimize_ddp": "parallel.compile",
     # Whether it stops, and does not leave a function as it is, where it had to compile it too often. 2.11 and 2.13 run.
     "torch._dynamo.config.fail_on_recompile_limit_hit": "parallel.compile",
+    # Whether a product becomes one operator with a collective (async tp), and for which groups. 2.13 read and run, with
+    # a CPU's stand-ins for the operators.
+    "torch._inductor.config._micro_pipeline_tp": "parallel.compile",
+    "torch.distributed._symmetric_memory.enable_symm_mem_for_group": "parallel.compile",
     # Within it operators are called below autograd, as a kernel registered for autograd has to call its own. 2.11 run.
     "torch._C._AutoDispatchBelowAutograd": "fake_results",
     # Has compiled functions run as they were written, for a while. Public; same.
@@ -348,8 +353,14 @@ def is_to_be_compiled(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
-def compile_module(module: torch.nn.Module) -> None:
-    """Has torch compile a module, which counts the calls that are not compiled: see :func:`plain_calls`."""
+def compile_module(module: torch.nn.Module, sends_in_products: bool = False) -> None:
+    """Has torch compile a module, which counts the calls that are not compiled: see :func:`plain_calls`.
+
+    Parameters
+    ----------
+    sends_in_products
+        Whether a product becomes one operator with the collective before or behind it: see :func:`share_memory`.
+    """
     forward = module.forward
 
     def counting(*arguments: Any) -> Any:
@@ -365,7 +376,11 @@ def compile_module(module: torch.nn.Module) -> None:
         # Dynamo leaves torch's own method, which calls hooks, as it is and begins with each of them: what they send
         # would be compiled apart from the module, and a gradient be summed whole where a part of it is wanted.
         module._call_impl = _of_class(with_hooks, module)  # type: ignore[method-assign]
-    module.compile()
+    setattr(module, _SENDS_IN_PRODUCTS, sends_in_products)
+    if sends_in_products:
+        module.compile(options={"_micro_pipeline_tp": True})
+    else:
+        module.compile()
 
 
 def _of_class(function: FunctionType | Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
@@ -375,6 +390,21 @@ def _of_class(function: FunctionType | Callable[..., Any], module: torch.nn.Modu
     key = type(module), function.__code__
     code = _codes.setdefault(key, function.__code__.replace(co_name=type(module).__name__))
     return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+
+
+def sends_in_products(module: torch.nn.Module) -> bool:
+    """Whether a module was to be compiled so that collectives become parts of products."""
+    return getattr(module, _SENDS_IN_PRODUCTS, False)
+
+
+def share_memory(group: dist.ProcessGroup) -> None:
+    """Has the ranks of a group reach each other's memory, as operators do that send within a product."""
+    from torch.distributed import _symmetric_memory
+
+    with warnings.catch_warnings():
+        # "no need to call this": up to 2.13 the compiler leaves collectives of a group as they are for which it was not
+        warnings.simplefilter("ignore", FutureWarning)
+        _symmetric_memory.enable_symm_mem_for_group(group.group_name)
 
 
 def before_compiled(module: torch.nn.Module, prepare: Callable[[], object]) -> None:
@@ -407,6 +437,7 @@ def plain_calls(module: torch.nn.Module) -> int:
 
 
 _PLAIN_CALLS = "_clusterbench_plain_calls"
+_SENDS_IN_PRODUCTS = "_clusterbench_sends_in_products"
 _codes: dict[tuple[type[torch.nn.Module], CodeType], CodeType] = {}
 
 

@@ -62,8 +62,13 @@ OPS = {
     "irecv": "recv",
     "barrier": "barrier",
     "monitored_barrier_": "barrier",
+    "fused_all_gather_matmul": "all_gather",
+    "fused_matmul_reduce_scatter": "reduce_scatter",
 }
 """Operator of torch -> canonical name. Coalesced calls are one collective that carries the sum of their tensors."""
+
+IN_PRODUCTS = frozenset({"fused_all_gather_matmul", "fused_matmul_reduce_scatter"})
+"""Operators that multiply, too: what is gathered, or summed and cut, need be no argument or result of theirs."""
 
 SILENT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"})
 """Operators of the same namespaces that move nothing."""
@@ -82,6 +87,8 @@ class Collective:
     dtype: str
     group_size: int
     """Ranks in the group, 0 if the group could not be read off the call."""
+    is_in_product: bool = False
+    """Whether it is one operator with a product."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,12 @@ class TrafficCounter(TorchDispatchMode):
                 self.collectives.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))
             return
         op = OPS.get(name, func._schema.name)
+        if name in IN_PRODUCTS:  # (A, Bs, dim, group) or (A, B, sum, dim, group) -> its part of the sum of products
+            part = args[0] if op == "all_gather" else result
+            size_bytes, dtype = _size([part])
+            whole = size_bytes * group_size
+            self.collectives.append(Collective(op, axis, whole, dtype, group_size, is_in_product=True))
+            return
         size_bytes, dtype = _size([*args, *kwargs.values(), result])
         # The tensor of a barrier is a dummy that tells the backend its device.
         self.collectives.append(Collective(op, axis, 0 if op == "barrier" else size_bytes, dtype, group_size))

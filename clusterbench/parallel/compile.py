@@ -37,22 +37,48 @@ class Compile(Parallelism):
     is predicted. Of what is seen of a case, memory by category and FLOPs are those of the same step with plain layers;
     time, traffic, the trace and the allocator's peak are those of the compiled one.
 
+    With ``async_tp`` the compiler makes one operator of a product and of the gather before it or the sum behind it. It
+    sends in pieces, over memory that the ranks of a group share: on GPUs that reach each other, as over NVLink. A step
+    in which no product sends is wrong. In a trace what is sent so is no transfer; traffic has it. No GPU has run this
+    yet: proof and traffic were tried with torch's own fallbacks, which gather, then multiply (tests/parallel).
+
     Source
     ------
-    Ansel et al. 2024, doi:10.1145/3620665.3640366. pytorch/torchtitan, ``apply_compile``.
+    Ansel et al. 2024, doi:10.1145/3620665.3640366. pytorch/torchtitan, ``apply_compile`` and
+    ``maybe_enable_async_tp``.
     """
 
     phase: ClassVar[str] = "compile"
 
     compile: bool = option(False, "compile each layer with torch.compile", label="torch.compile", alters="nothing")
+    async_tp: bool = option(
+        False,
+        "with compile and +sp send what tp sends in pieces, each while the next piece of a product is computed",
+        label="async tp",
+        alters="nothing",
+        is_later=True,
+    )
 
     def active(self, layout: ParallelLayout) -> bool:
-        return self.compile
+        return self.compile or self.async_tp
 
     def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
         return True
 
+    def objection(self, job: TrainingJob) -> str | None:
+        if not self.async_tp:
+            return None
+        if not self.compile:
+            return "async_tp is the compiler's work: it needs compile: true"
+        if not job.layout.sp:
+            return f"async_tp sends within products what +sp gathers and sums, and {job.layout} has no +sp"
+        if job.device == "cpu":
+            return "async_tp needs GPUs that reach each other's memory: torch has no such operators for a CPU"
+        return None
+
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
+        if self.async_tp and any(other.product_rounding for other in others):
+            return "async_tp and float8: what is gathered would be rounded first, of which no formula of traffic speaks"
         parts = _in_parts(job, others)
         for other in others:
             if isinstance(other, Pipeline) and other.splits_backward:
@@ -66,23 +92,31 @@ class Compile(Parallelism):
 
     def without_data(self) -> tuple[Self, str]:
         words = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators"
-        return (replace(self, compile=False), words) if self.compile else (self, "")
+        return (replace(self, compile=False, async_tp=False), words) if self.compile else (self, "")
 
     def hides_activations(self, job: TrainingJob) -> str:
         return "torch.compile decides what a layer keeps"
 
     def apply(self, assembly: Assembly) -> None:
-        from clusterbench.engine.compat import compile_module, compiles_float64, set_up_compiler, waited
+        from clusterbench.engine.compat import (
+            compile_module,
+            compiles_float64,
+            set_up_compiler,
+            share_memory,
+            waited,
+        )
 
         if assembly.job.dtype == "float64" and not compiles_float64():
             return  # so a proof in float64 is of plain layers there; the one in the job's own dtype is of compiled ones
         set_up_compiler()
+        if self.async_tp:
+            share_memory(assembly.grid.group("tp"))
         for decoder in assembly.decoders if assembly.job.layout.uses("tp") else ():
             if decoder.embedding is not None:
                 decoder.embedding.register_forward_hook(lambda module, inputs, output: waited(output))
         for layer in assembly.layers():
             for part in compiled_parts(layer):
-                compile_module(part)
+                compile_module(part, self.async_tp)
 
 
 def _in_parts(job: TrainingJob, others: Sequence[Parallelism]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from clusterbench.engine.compat import compiler_rests
+from clusterbench.engine.compat import compiler_rests, sends_in_products
 from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
@@ -19,6 +19,7 @@ from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.engine.transfers import listed
+from clusterbench.errors import WrongResult
 from clusterbench.job.passes import (
     AT_REST,
     EXECUTED,
@@ -120,12 +121,28 @@ def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) ->
     if is_compiled(step):
         with counter:
             step()
+        _expect_sent_in_products(step, counter)
         with _plain(step), flops:
             step()
     else:
         with counter, flops:
             step()
     return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]
+
+
+def _expect_sent_in_products(step: BuiltStep, counter: TrafficCounter) -> None:
+    """
+    Raises
+    ------
+    WrongResult
+        If products were to send what tp sends, and none did.
+    """
+    asked = any(sends_in_products(part) for module in step.modules for part in module.modules())
+    if asked and not any(collective.is_in_product for collective in counter.collectives):
+        raise WrongResult(
+            f"{step.job.layout} was to send within products (async_tp), and no product did on rank {dist.get_rank()}: "
+            "the compiler left every collective as it is. The time is that of the step without async_tp."
+        )
 
 
 def _plain(step: BuiltStep) -> AbstractContextManager[object]:

@@ -38,6 +38,7 @@ SHOWS: dict[str, Case] = {
     "loss_parallel": ("tp2+sp", {}, FLAT),
     "attention_backend": ("tp1", {}, {**FLAT, "shape": "llama-tiny-mha"}),
     "loss_chunks": ("dp2+zero3", {}, FLAT),
+    "async_tp": ("tp2+sp", {"compile": True}, FLAT),
     "float8": ("dp2", {}, FLAT),
     "update_rounding": ("dp2-tp2+sp+zero3", {}, {**FLAT, "precision": "pure_bfloat16"}),
 }
@@ -57,8 +58,8 @@ REFUSED = {
     ("routing", "real"): "routing balanced can be dry-run",
 }
 
-ON_GPUS = {"flash3", "cudnn", "efficient"}
-"""Values that a CPU does not have."""
+ON_GPUS = {"flash3", "cudnn", "efficient", "async_tp"}
+"""Values, and an option, that a CPU does not have."""
 
 MIXTURES: list[Case] = [
     ("dp2-tp2+sp+ep4", {**EVEN, "expert_overlap": True, "aux_loss": 0.01}, {**MOE, "micro_batch_size": 2}),
@@ -95,7 +96,10 @@ def every_value() -> Iterator[tuple[Case, str]]:
         for value in values_of(option):
             layout, options, job = SHOWS[option.name]
             if (option.name, value) not in REFUSED:
-                yield (layout, {**options, option.name: value}, job), "cuda" if value in ON_GPUS else next(devices)
+                yield (
+                    (layout, {**options, option.name: value}, job),
+                    "cuda" if {value, option.name} & ON_GPUS else next(devices),
+                )
     yield from zip(MIXTURES, cycle(("cpu", "cuda")), strict=False)
 
 

@@ -90,10 +90,10 @@ def compiled_at_most(most: int, layout: str, options: dict[str, Any], changes: d
 
     compile_module, handed = compat.compile_module, list[Any]()
 
-    def compile_some(module: Any) -> None:
+    def compile_some(module: Any, sends_in_products: bool) -> None:
         if len(handed) < most:
             handed.append(module)
-            compile_module(module)
+            compile_module(module, sends_in_products)
 
     compat.compile_module = compile_some
     return confirmation_of(layout, options, changes)
@@ -322,6 +322,6 @@ def test_float64_is_left_as_it_is_where_torch_cannot_compile_it(monkeypatch: Any
     monkeypatch.setattr(compat, "set_up_compiler", lambda: None)
     for dtype in ("float64", "float32"):
         compiled: list[torch.nn.Module] = []
-        monkeypatch.setattr(compat, "compile_module", compiled.append)
+        monkeypatch.setattr(compat, "compile_module", lambda module, _, compiled=compiled: compiled.append(module))
         assemble(make_job(dtype=dtype), [Compile(compile=True)], None, torch.arange(16), torch.device("cpu"))
         assert bool(compiled) == (works or dtype == "float32")
