@@ -121,7 +121,8 @@ def test_what_cannot_send_within_products_is_refused(
 
 def test_a_rank_alone_has_nobody_whose_memory_it_could_reach() -> None:
     job = make_job("tp2+sp", device="cuda", **HALF)
-    why = _objection_to_fake({"fake_rank": 0}, job, active_in(job.layout, from_options(OPTIONS)))
+    point = {"layout": "tp2+sp", "rank_order": "megatron"}
+    why = _objection_to_fake(point, job, active_in(job.layout, from_options(OPTIONS)))
     assert why == "communication fake has no other ranks, whose memory async_tp reaches"
 
 
