@@ -598,7 +598,8 @@ def _p2p(text: str, name: str) -> Said:
     found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
-    what = f"{plural(number, 'pair')} of GPUs at rates alike, none slowed by peer access"
+    what = f"{plural(number, 'pair')} of GPUs at rates alike"
+    what += ", none slowed by peer access" if said.one_way_off else ""
     healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
     return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
 
@@ -608,8 +609,8 @@ _P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
 
 
 def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
-    on, off = said.one_way[pair], said.one_way_off[pair]
-    return f"{name}: with peer access {on / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
+    without = f", without {said.one_way_off[pair] / 1e9:.1f} GB/s" if said.one_way_off else ""
+    return f"{name}: with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
 
 
 def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
@@ -623,7 +624,7 @@ def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> I
 
 def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
     for pair, rate in said.one_way.items():
-        off = said.one_way_off[pair]
+        off = said.one_way_off.get(pair, 0.0)
         if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
             place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"

@@ -601,6 +601,15 @@ def test_pairs_of_gpus_are_held_against_each_other(examined, there, weak, found)
     assert (examination.word == "HEALTHY") == (not found)
 
 
+def test_a_matrix_that_was_cut_out_is_judged_alone(examined):
+    text = P2P.format(there="26.30", weak="11.00")
+    part = text[text.index("Unidirectional P2P=Enabled") :].partition("Bidirectional")[0]
+    examination, kind = examined(part)
+    assert (kind, [each.name for each in examination.found]) == ("p2pBandwidthLatencyTest", ["weak_pair"])
+    (healthy,) = examined(part.replace("11.00", "22.10"))[0].healthy
+    assert healthy.what == "6 pairs of GPUs at rates alike"
+
+
 def test_a_matrix_that_is_cut_is_refused(examined):
     with pytest.raises(SuiteError, match="the matrix Bidirectional P2P=Enabled is not whole"):
         examined(P2P.format(there="26.30", weak="22.10")[:-40])
