@@ -69,8 +69,8 @@ _LOGGERS = (
           r"(?!\d\d-\d\d )", _MOST),
     _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
 )  # fmt: skip
-_HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): ", _MOST)
-"""pdsh, clush: any word; so only outside of all that loggers write."""
+_HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
+"""pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
 
 
 def _nameless(forms: Sequence[_Form]) -> list[str]:
