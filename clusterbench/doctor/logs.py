@@ -74,6 +74,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     """
     said: list[tuple[Path, str, Said]] = []
     taken: list[str] = []
+    kind_of: dict[str, str] = {}
     files = [File.of(path.name, _text(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
         kinds: list[str] = []
@@ -85,6 +86,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 refused[reader.kind] = str(error)
                 continue
             said += [(path, *each) for each in of_hosts]
+            kind_of |= {host: reader.kind for host, _ in of_hosts}
             kinds += [reader.kind] if of_hosts else []
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
@@ -99,7 +101,18 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
         taken.append(f"{path}: {' and '.join(kinds)}")
-    return _cited(_together(said), files), taken
+    examination = _cited(_together(said), files)
+    return replace(examination, not_judged=(*examination.not_judged, *_silent(examination, kind_of))), taken
+
+
+def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[NotJudged]:
+    """Hosts of whose text no check says a word, and what it was read as."""
+    parts = (*examination.found, *examination.healthy, *examination.not_judged)
+    told = {host for part in parts for host in part.hosts}
+    for host in examination.hosts:
+        if host not in told and host in kind_of:
+            why = f"{kind_of[host]} says nothing here that a check judges"
+            yield NotJudged(kind_of[host], (host,), why, "the whole output")
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,8 @@
 """``nvidia-smi`` without options: its table of GPUs, or the sentence with which it fails.
 
 Columns are those of drivers 375 to 595: name, persistence mode, PCIe address, uncorrected ECC errors since the driver
-was loaded (``Off`` where ECC is off), compute mode and MIG mode; in place of persistence Windows has its driver model. A value that a GPU does not answer is ``ERR!``.
+was loaded (``Off`` where ECC is off), compute mode and MIG mode. In place of persistence mode Windows has its driver
+model. A value that a GPU does not answer is ``ERR!``.
 
 Source: NVIDIA, nvidia-smi's manual page.
 """

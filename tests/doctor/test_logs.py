@@ -552,6 +552,13 @@ def test_its_xml_says_the_same(examined):
         examined(said[:-30], "cut.xml")
 
 
+def test_a_text_of_which_no_check_says_a_word_is_not_judged_with_a_reason(examined):
+    clocks = "==============NVSMI LOG==============\n\nAttached GPUs : 1\nGPU 00000000:00:04.0\n    Clocks\n"
+    examination, kind = examined(f"{clocks}        Graphics : 324 MHz\n")
+    assert (kind, examination.word) == ("nvidia-smi -q", "NOT JUDGED")
+    assert [part.name for part in examination.not_judged] == ["nvidia-smi -q"]
+
+
 P2P = """\
 [P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, NVIDIA X, pciBusID: 1, pciDeviceID: 0, pciDomainID:0
