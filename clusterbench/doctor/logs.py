@@ -108,6 +108,8 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
 def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[NotJudged]:
     """Hosts of whose text no check says a word, and what it was read as."""
     parts = (*examination.found, *examination.healthy, *examination.not_judged)
+    if not all(part.hosts for part in parts):
+        return  # what is said of no host in particular is said of all
     told = {host for part in parts for host in part.hosts}
     for host in examination.hosts:
         if host not in told and host in kind_of:
