@@ -215,6 +215,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what ethtool NIC printed, as a file",
         "tests/doctor/readers/test_ethtool_settings.py",
     ),
+    166: OfLogs(
+        ("optical_module",),
+        "Does every optical module get enough light, and raise no alarm?",
+        "warning",
+        "what ethtool -m printed, as a file",
+        "tests/doctor/readers/test_ethtool_module.py",
+    ),
 }
 """By numbers from 140 on."""
 

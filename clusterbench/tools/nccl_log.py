@@ -332,8 +332,9 @@ _TREE_ALONE = re.compile(r"\[(\d+)\] (-?\d+)->(-?\d+)->(-?\d+)/(-?\d+)/(-?\d+)")
 _RING_OF = re.compile(r"Ring \d+ : \d+ -> \d+ -> \d+")
 _TREE_OF = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
 _INIT = re.compile(
-    r"(?:\[Rank \d+\] )?(?:ncclComm[A-Z]\w* )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev \d+(?: nvmlDev \d+)?"
-    r"(?: busId \w+)?(?: parent 0x[0-9a-f]+ \w+ \d+ color (\d+) key \d+| commId (0x[0-9a-f]+))? ?- Init (?:START|COMPLETE)"
+    r"(?:\[Rank \d+\] )?(?:ncclComm[A-Z]\w* )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev \d+"
+    r"(?: nvmlDev \d+)?(?: busId \w+)?(?: parent 0x[0-9a-f]+ \w+ \d+ color (\d+) key \d+| commId (0x[0-9a-f]+))? ?"
+    r"- Init (?:START|COMPLETE)"
 )
 _CHANNELS = re.compile(
     r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, "
