@@ -222,6 +222,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what ethtool -m printed, as a file",
         "tests/doctor/readers/test_ethtool_module.py",
     ),
+    167: OfLogs(
+        ("link_signal",),
+        "Does the firmware of network cards find nothing wrong with the signal of their ports?",
+        "error",
+        "what mlxlink printed, as a file",
+        "tests/doctor/readers/test_mlxlink.py",
+    ),
 }
 """By numbers from 140 on."""
 
