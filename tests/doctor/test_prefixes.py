@@ -39,6 +39,7 @@ from tests.doctor.readers import (
     test_perfquery,
     test_perftest,
     test_rocm_smi,
+    test_show_gids,
 )
 from tests.tools.test_nccl_log import WHOLE
 
@@ -87,6 +88,7 @@ TEXTS = {
     "nvidia-smi nvlink -s": said.NVLINK.format(name="H100", first="25 GB/s", second="<inactive>"),
     "ibv_devinfo": said.DEVINFO.format(state="PORT_DOWN (1)"),
     "mlxlink": test_mlxlink.UNSOUND,
+    "show_gids": test_show_gids.LOST,
     "dmidecode": test_dmidecode.MISSING,
     "iblinkinfo": test_iblinkinfo.NARROW,
     "ibnetdiscover": test_ibnetdiscover.NARROW,
