@@ -229,6 +229,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what mlxlink printed, as a file",
         "tests/doctor/readers/test_mlxlink.py",
     ),
+    168: OfLogs(
+        ("memory_bandwidth",),
+        "Is every NUMA node's own memory as fast as that of its siblings?",
+        "warning",
+        "what mlc printed, as a file",
+        "tests/doctor/readers/test_mlc.py",
+    ),
 }
 """By numbers from 140 on."""
 

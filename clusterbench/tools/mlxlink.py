@@ -92,7 +92,7 @@ def _of_text(text: str) -> Iterator[MlxPort]:
     values: dict[str, str] = {}
     lines: dict[str, str] = {}
     is_begun = False
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, text.split("\n")[:-1]):  # the end of a number may be cut off: 15E-2 of 15E-255
         if command := _COMMAND.search(line):
             following = command["device"] + (f" port {command['port']}" if command["port"] else "")
         elif line == _BEGIN:

@@ -114,6 +114,11 @@ def test_what_cannot_be_judged(examined, text, why):
     assert (examination.word, examination.not_judged[0].why) == ("NOT JUDGED", why)
 
 
+def test_a_number_that_is_cut_is_no_number(examined):
+    begin, _, _ = printed().partition("5E-255")
+    assert examined(f"{begin}5E-2")[0].found == ()
+
+
 def test_copper_names_no_limits(examined):
     text = printed(Temperature="0 [0..0]", Rx_Power="0,0,0,0 [0..0]")
     assert examined(text)[0].word == "HEALTHY"
