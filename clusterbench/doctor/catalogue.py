@@ -236,6 +236,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "what mlc printed, as a file",
         "tests/doctor/readers/test_mlc.py",
     ),
+    169: OfLogs(
+        ("cpus_online", "cpu_boost"),
+        "Are all CPUs on-line, as many on every NUMA node, and may their clocks rise?",
+        "warning",
+        "what lscpu printed, as a file",
+        "tests/doctor/readers/test_lscpu.py",
+    ),
 }
 """By numbers from 140 on."""
 
