@@ -81,6 +81,7 @@ HARMLESS: tuple[tuple[str, str], ...] = (
 
 _BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _PATTERNS: tuple[tuple[str, str], ...] = (
+    ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF})\): 45, .*caused by previous Xid (?P<code>\d+)"),
     ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF})\): (?P<code>\d+)\b"),
     (
         "xid",
