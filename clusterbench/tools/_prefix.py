@@ -42,7 +42,7 @@ class _Form:
 
 
 _LAUNCHERS = (
-    _Form(r"> ?", _MOST),  # quoted
+    _Form(r"[>│┃] ?", _MOST),  # quoted, or copied with the frame of a terminal's window
     _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
     _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "

@@ -48,6 +48,7 @@ from tests.tools.test_nccl_log import WHOLE
 PREFIXES = {
     "Markdown's code": "    ",
     "a quoted answer": "> > ",
+    "a terminal's frame": "│ ",
     "a quoted answer of Ray": "> (RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "CloudWatch": "  | 2026-03-02T14:10:00.208-07:00 | ",
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
