@@ -107,7 +107,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
 
 def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[NotJudged]:
     """Hosts of whose text no check says a word, and what it was read as."""
-    parts = (*examination.found, *examination.healthy, *examination.not_judged)
+    parts: tuple[Found | Healthy | NotJudged, ...] = (*examination.found, *examination.healthy, *examination.not_judged)
     if not all(part.hosts for part in parts):
         return  # what is said of no host in particular is said of all
     told = {host for part in parts for host in part.hosts}
@@ -495,6 +495,10 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"NVLink's fabric has not taken it in: {', '.join(known.values())}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
+        elif gpu.fabric_ills:
+            said = ", ".join(gpu.fabric_ills)
+            fix = "the fabric manager's log (NMX-C on GB200) and the switches' ports; reset the GPU, then its tray"
+            yield _smi("fabric_state", "error", name, place, f"NVLink's fabric is ill: {said}", gpu.fabric_ills[0], fix)
         if gpu.dram_uncorrectable:
             what = (
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"

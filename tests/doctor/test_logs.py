@@ -406,6 +406,26 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     assert examination.exit_code == 1
 
 
+HEALTH = """\
+        Health
+            Summary                       : {summary}
+            Bandwidth                     : {bandwidth}
+            Route Recovery in progress    : False
+            Route Unhealthy               : {route}
+            Access Timeout Recovery       : N/A
+            Incorrect Configuration       : None
+"""
+
+
+def test_an_ill_fabric_is_found(examined):
+    """Names of the drivers of GB200; NVIDIA/k8s-test-infra has their XML."""
+    (found,) = examined(SMI + HEALTH.format(summary="Unhealthy", bandwidth="Full", route="True"))[0].found
+    assert (found.name, found.severity, found.where) == ("fabric_state", "error", WHERE)
+    assert found.what == "NVLink's fabric is ill: Summary: Unhealthy, Route Unhealthy: True"
+    assert examined(SMI + HEALTH.format(summary="Healthy", bandwidth="Full", route="False"))[0].found == ()
+    assert examined(SMI + HEALTH.format(summary="N/A", bandwidth="N/A", route="N/A"))[0].found == ()
+
+
 # Drivers since 565 print a recovery action; since 570 the lines of the reset status are said to be deprecated.
 RECOVERY = SMI.replace(
     "Reset Required                    : No\n",
