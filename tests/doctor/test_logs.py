@@ -406,6 +406,22 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     assert examination.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (IBSTAT.format(state="Initializing", physical="LinkUp"), "ibstat"),
+        (IBSTATUS.format(state="2: INIT", physical="5: LinkUp"), "ibstatus"),
+        (DEVINFO.format(state="PORT_INIT (2)"), "ibv_devinfo"),
+    ],
+)
+def test_ports_whose_text_lost_its_blanks_are_judged(examined, text, kind):
+    """As pasted in Azure/azhpc-diagnostics, issue 59."""
+    bare = "".join(f"{line.strip()}\n" for line in text.splitlines())
+    examination, said = examined(bare)
+    assert (said, [found.name for found in examination.found]) == (kind, ["port_state"])
+    assert "INIT" in examination.found[0].what
+
+
 HEALTH = """\
         Health
             Summary                       : {summary}
