@@ -65,3 +65,9 @@ def test_a_channel_that_was_stopped_names_the_xid_behind_it(tmp_path):
     (fault,) = Xid().judge(logging(line).host(tmp_path)).faults
     assert fault.what.startswith("reported Xid 149 (NVLink error), once")
     assert fault.severity == "error"
+
+
+def test_a_part_of_a_gpu_is_named_behind_its_address(tmp_path):
+    line = "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No"
+    (fault,) = Xid().judge(logging(line).host(tmp_path)).faults
+    assert (fault.where, fault.severity) == ("GPU 0000:01:00", "warning")
