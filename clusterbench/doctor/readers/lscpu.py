@@ -32,7 +32,7 @@ class LscpuFields(HostText):
     def read(self, text: str, name: str) -> Said:
         said = lscpu.parse(text)
         found = tuple(_found(said, name))
-        is_cut = said.num_cpus is None or sum(said.nodes.values()) + said.offline < said.num_cpus
+        is_cut = said.num_cpus is None or not said.num_cpus - said.offline <= sum(said.nodes.values()) <= said.num_cpus
         why = NotJudged(_NAME, (name,), "the text does not say the CPUs of all NUMA nodes", "lscpu, whole")
         unknown = (why,) if is_cut and not found else ()
         counts = sorted(set(said.nodes.values()))
@@ -47,7 +47,7 @@ def _found(said: Lscpu, name: str) -> Iterator[Found]:
         evidence = f"{name}: {said.lines['Off-line CPU(s) list']}"
         severity: Severity = "note" if said.threads_per_core == 1 else "warning"
         yield Found(_NAME, severity, (name,), "", what, evidence, "lscpu -e", _FIX)
-    if len(said.nodes) > 1 and not said.is_virtual and not said.offline:
+    if len(said.nodes) > 1 and not said.is_virtual and sum(said.nodes.values()) == said.num_cpus:
         most = Counter(said.nodes.values()).most_common(1)[0]
         usual = max(said.nodes.values()) if len(said.nodes) == _TWO else most[0]
         fewer = [node for node, number in said.nodes.items() if number < usual]
