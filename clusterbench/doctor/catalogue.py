@@ -215,6 +215,34 @@ OF_LOGS: dict[int, OfLogs] = {
         "what ethtool NIC printed, as a file",
         "tests/doctor/readers/test_ethtool_settings.py",
     ),
+    166: OfLogs(
+        ("optical_module",),
+        "Does every optical module get enough light, and raise no alarm?",
+        "warning",
+        "what ethtool -m printed, as a file",
+        "tests/doctor/readers/test_ethtool_module.py",
+    ),
+    167: OfLogs(
+        ("link_signal",),
+        "Does the firmware of network cards find nothing wrong with the signal of their ports?",
+        "error",
+        "what mlxlink printed, as a file",
+        "tests/doctor/readers/test_mlxlink.py",
+    ),
+    168: OfLogs(
+        ("memory_bandwidth",),
+        "Is every NUMA node's own memory as fast as that of its siblings?",
+        "warning",
+        "what mlc printed, as a file",
+        "tests/doctor/readers/test_mlc.py",
+    ),
+    169: OfLogs(
+        ("cpus_online", "cpu_boost"),
+        "Are all CPUs on-line, as many on every NUMA node, and may their clocks rise?",
+        "warning",
+        "what lscpu printed, as a file",
+        "tests/doctor/readers/test_lscpu.py",
+    ),
 }
 """By numbers from 140 on."""
 

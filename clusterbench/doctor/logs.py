@@ -74,6 +74,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     """
     said: list[tuple[Path, str, Said]] = []
     taken: list[str] = []
+    kind_of: dict[str, str] = {}
     files = [File.of(path.name, _text(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
         kinds: list[str] = []
@@ -85,6 +86,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 refused[reader.kind] = str(error)
                 continue
             said += [(path, *each) for each in of_hosts]
+            kind_of |= {host: reader.kind for host, _ in of_hosts}
             kinds += [reader.kind] if of_hosts else []
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
@@ -99,7 +101,20 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
         taken.append(f"{path}: {' and '.join(kinds)}")
-    return _cited(_together(said), files), taken
+    examination = _cited(_together(said), files)
+    return replace(examination, not_judged=(*examination.not_judged, *_silent(examination, kind_of))), taken
+
+
+def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[NotJudged]:
+    """Hosts of whose text no check says a word, and what it was read as."""
+    parts: tuple[Found | Healthy | NotJudged, ...] = (*examination.found, *examination.healthy, *examination.not_judged)
+    if not all(part.hosts for part in parts):
+        return  # what is said of no host in particular is said of all
+    told = {host for part in parts for host in part.hosts}
+    for host in examination.hosts:
+        if host not in told and host in kind_of:
+            why = f"{kind_of[host]} says nothing here that a check judges"
+            yield NotJudged(kind_of[host], (host,), why, "the whole output")
 
 
 def _text(path: Path) -> str:
@@ -480,6 +495,10 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"NVLink's fabric has not taken it in: {', '.join(known.values())}"
             fix = "restart the fabric manager, then its log; is its version the driver's?"
             yield _smi("fabric_state", "error", name, place, what, said, fix)
+        elif gpu.fabric_ills:
+            said = ", ".join(gpu.fabric_ills)
+            fix = "the fabric manager's log (NMX-C on GB200) and the switches' ports; reset the GPU, then its tray"
+            yield _smi("fabric_state", "error", name, place, f"NVLink's fabric is ill: {said}", gpu.fabric_ills[0], fix)
         if gpu.dram_uncorrectable:
             what = (
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
@@ -598,7 +617,8 @@ def _p2p(text: str, name: str) -> Said:
     found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
-    what = f"{plural(number, 'pair')} of GPUs at rates alike, none slowed by peer access"
+    what = f"{plural(number, 'pair')} of GPUs at rates alike"
+    what += ", none slowed by peer access" if said.one_way_off else ""
     healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
     return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
 
@@ -608,8 +628,8 @@ _P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
 
 
 def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
-    on, off = said.one_way[pair], said.one_way_off[pair]
-    return f"{name}: with peer access {on / 1e9:.1f} GB/s, without {off / 1e9:.1f} GB/s"
+    without = f", without {said.one_way_off[pair] / 1e9:.1f} GB/s" if said.one_way_off else ""
+    return f"{name}: with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
 
 
 def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
@@ -623,7 +643,7 @@ def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> I
 
 def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
     for pair, rate in said.one_way.items():
-        off = said.one_way_off[pair]
+        off = said.one_way_off.get(pair, 0.0)
         if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
             place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"

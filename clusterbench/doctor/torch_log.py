@@ -22,6 +22,11 @@ _TIMEOUT = re.compile(
     r"(?:\[[^\]]*Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: "
     r"WorkNCCL\((?P<work>.*)\) ran for (?P<ms>\d+) milliseconds"
 )
+_ENDED = re.compile(
+    r"Some NCCL operations have failed or timed out|Timeout at NCCL work: \d+"
+    r"|failure detected by watchdog at work sequence id: \d+|timed out in blocking wait"
+)
+"""What the watchdog says beside the reason, or where the reason was left out."""
 _SEQUENCE, _OP = re.compile(r"SeqNum=(\d+)"), re.compile(r"OpType=(\w+)")
 
 
@@ -112,6 +117,8 @@ def _host(line: PlainLine, name: str) -> str:
 
 def _judged(lines: Sequence[PlainLine], host: str) -> Said | None:
     found = (*_timeouts(lines, host), *_messages(lines, host))
+    if all(each.severity == "note" for each in found):
+        found = (*_ended(lines, host), *found)
     if not found:
         return None
     notes = all(each.severity == "note" for each in found)
@@ -137,6 +144,16 @@ def _timeouts(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
     confirm = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000; NCCL_DEBUG=INFO; dmesg -T"
     where = f"rank {behind[0]}" if len(behind) == 1 else ""
     yield Found("collective_timeout", "error", (host,), where, what, f"{host}: {line.text.strip()}", confirm, fix)
+
+
+def _ended(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
+    """That the watchdog ended ranks, where no line says why."""
+    ended = [line.text.strip() for line in lines if _ENDED.search(line.text)]
+    if ended:
+        what = "PyTorch's watchdog ended the job: a collective failed or did not end, and no line here says which"
+        fix = "the whole log of every rank; Xids and killed processes on their hosts"
+        confirm = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000; NCCL_DEBUG=INFO; dmesg -T"
+        yield Found("collective_timeout", "error", (host,), "", what, f"{host}: {ended[0][:300]}", confirm, fix)
 
 
 def _work(said: str) -> str:

@@ -42,7 +42,7 @@ class _Form:
 
 
 _LAUNCHERS = (
-    _Form(r"> ?", _MOST),  # quoted
+    _Form(r"[>│┃] ?", _MOST),  # quoted, or copied with the frame of a terminal's window
     _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
     _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
@@ -69,8 +69,8 @@ _LOGGERS = (
           r"(?!\d\d-\d\d )", _MOST),
     _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
 )  # fmt: skip
-_HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): ", _MOST)
-"""pdsh, clush: any word; so only outside of all that loggers write."""
+_HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
+"""pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
 
 
 def _nameless(forms: Sequence[_Form]) -> list[str]:

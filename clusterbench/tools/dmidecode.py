@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _HANDLE = re.compile(r"Handle 0x[0-9A-Fa-f]+, DMI type \d+, \d+ bytes.*")
-_FIELD = re.compile(r"\s+([A-Z][^:]*): ?(.*)")
+_FIELD = re.compile(r"\s*([A-Z][^:]*): ?(.*)")
 _SIZE = re.compile(r"(\d+) (MB|GB|TB|MiB|GiB|TiB)")
 _SPEED = re.compile(r"(\d+) (?:MT/s|MHz)")
 _FACTOR = {"M": 2**20, "G": 2**30, "T": 2**40}
@@ -84,9 +84,9 @@ def _blocks(text: str) -> Iterator[tuple[str, Mapping[str, tuple[str, str]]]]:
     """Title and fields of each block: the value, and the line as printed."""
     title, fields = "", dict[str, tuple[str, str]]()
     for line in map(str.rstrip, text.splitlines()):
-        if match := _FIELD.fullmatch(line):
+        if match := _FIELD.fullmatch(line):  # of a text that was copied the blanks before it may be gone
             fields.setdefault(match[1], (match[2].strip(), line.strip()))
-        elif line and not line[0].isspace():
+        elif line and (not line[0].isspace() or not fields):
             if fields:
                 yield title, fields
             title, fields = line, {}

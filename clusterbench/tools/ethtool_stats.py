@@ -12,6 +12,15 @@ from dataclasses import dataclass
 
 _HEADER = "NIC statistics:"
 _COMMAND = re.compile(r"ethtool\s+(?:-S|--statistics)\s+(?P<name>[\w.@-]+)")
+_RECEIVED = (
+    "rx_packets_phy",
+    "rx_packets.nic",
+    "port.rx_packets",
+    "port_rx_packets",
+    "rx_packets",
+    "rx_pkts",
+    "frames_rx_ok",
+)
 _KIND = re.compile(r"rx_(?:[umb]cast_(?:packets|frames)|unicast|multicast|broadcast)")
 _COUNTER = re.compile(r"(?:(?P<queue>\[\d+\]|[rt]xq\d+): )?(?P<name>[\w.\-]+): (?P<value>\d+)")
 
@@ -27,7 +36,7 @@ class Interface:
     @property
     def num_received(self) -> int | None:
         """Packets that came from the wire; None where no counter that is known says it."""
-        for name in ("rx_packets_phy", "rx_packets.nic", "port.rx_packets", "rx_packets", "rx_pkts", "frames_rx_ok"):
+        for name in _RECEIVED:
             if name in self.counters:
                 return self.counters[name]
         queues = [count for name, count in self.counters.items() if re.fullmatch(r"queue_\d+_rx_cnt", name)]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from clusterbench.errors import ToolError
 
 _DEVICE = re.compile(r"CA '([^']+)'")
-_PORT = re.compile(r"\s+Port (\d+):")
-_FIELD = re.compile(r"\s+([A-Z][\w ]*): (.*)")
+_PORT = re.compile(r"\s*Port (\d+):")
+_FIELD = re.compile(r"\s*([A-Z][\w ]*): (.*)")
 _FAILED = re.compile(r"ibpanic: .*|ibwarn: .*(?i:fail|can't|couldn't|error|invalid|no such).*|ibstat: .*")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clusterbench.errors import ToolError
 
 _PORT = re.compile(r"Infiniband device '([^']+)' port (\d+) status:")
-_FIELD = re.compile(r"\s+([a-z][a-z_ ]*):\s*(.*)")
+_FIELD = re.compile(r"\s*([a-z][a-z_ ]*):\s*(.*)")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from clusterbench.errors import ToolError
 _DEVICE = re.compile(r"hca_id:\s*(\S+)")
 _PORT = re.compile(r"port:\s*(\d+)")
 _MELLANOX = "0x02c9"
-_FIELD = re.compile(r"\s+([a-z][\w ]*):\s*(.*)")
+_FIELD = re.compile(r"\s*([a-z][\w ]*):\s*(.*)")
 
 
 @dataclass(frozen=True)

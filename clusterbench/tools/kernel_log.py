@@ -80,8 +80,11 @@ HARMLESS: tuple[tuple[str, str], ...] = (
 """Lines that look like faults and are none, and why."""
 
 _BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_MIG = r"(?: GPU-I:\d+)?"
+"""The part of a GPU that MIG cut, behind its address: NVIDIA's open kernel modules, error containment."""
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF})\): (?P<code>\d+)\b"),
+    ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF}){_MIG}\): 45, .*caused by previous Xid (?P<code>\d+)"),
+    ("xid", rf"NVRM: Xid \((?:PCI:)?(?P<gpu>{_BDF}){_MIG}\): (?P<code>\d+)\b"),
     (
         "xid",
         rf"NVRM: (?:(?:The NVIDIA )?GPU (?:at PCI:)?)?(?P<gpu>{_BDF})?.*"

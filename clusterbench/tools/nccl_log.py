@@ -2,7 +2,7 @@
 
 Source: NVIDIA/nccl 2.30, ``src/debug.cc`` (prefix), ``src/transport/{p2p,shm,net,coll_net,generic}.cc`` (connections),
 ``src/enqueue.cc``, ``src/ce_coll.cc`` and ``src/scheduler/symmetric_sched.cc`` (what was chosen for a size),
-``src/init.cc`` and ``src/graph/rings.cc``; logs of 2.9 to 2.28 for older wordings; ROCm/rccl, whose lines
+``src/init.cc`` and ``src/graph/rings.cc``; logs of 2.4 to 2.28 for older wordings; ROCm/rccl, whose lines
 are the same but for what it adds.
 
 The bracket after the thread is the CUDA device, never the rank. Most is printed only if ``NCCL_DEBUG_SUBSYS`` asks for
@@ -313,7 +313,10 @@ _OF_RCCL = re.compile(
     r" comm 0x[0-9a-f]+ nRanks \d+(?: busId \w+)?$|(?: localSize \d+)? used \d+ bytes(?= - Init COMPLETE$)"
 )
 """What RCCL adds: the communicator behind each line, the memory in the line of a rank."""
-_EDGE = re.compile(r"Channel (\d+)(?:/(\d+))? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (.+)")
+_EDGE = re.compile(
+    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? via (.+)"
+)
+"""Up to 2.6 it begins with Ring, and up to 2.4 nothing stands behind ranks of other hosts."""
 _COLLNET = re.compile(r"CollNet (\d+)/(\d+) : (\d+) \[(send|receive)\] via COLLNET/(.+)")
 _NET = re.compile(r"(?P<net>.+?)/(?P<dev>\d+)(?:\((?P<pxn>\d+)\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?P<shared>/Shared)?")
 _P2P = re.compile(r"(?:direct pointer|CUMEM|MNNVL|IPC|indirect/\d+\[\w+\])(?:/read)?(?:/CE)?")
@@ -321,14 +324,17 @@ _SHM = re.compile(r"(?:direct|CE)(?:/(?:direct|CE))?")
 _RING = re.compile(r"Channel (\d+)/(\d+) :((?: +\d+)+)(?: *|(?<=\d)(\.\.\.)| +(\.\.\.))")
 _UP = r"-?\d+/-?\d+/-?\d+->-?\d+->-?\d+"
 _DOWN = r"-?\d+->-?\d+->-?\d+/-?\d+/-?\d+"
-_TREES = re.compile(rf"Trees((?: \[\d+\] {_UP}(?:\|{_DOWN})?)+) *")  # up to 2.7 a second half, of the way down
+_TREES = re.compile(rf"Trees((?: \[\d+\] (?:{_UP}(?:\|{_DOWN})?|{_DOWN}))+) *")
+"""Up to 2.7 with a second half, of the way down, and in 2.4 that half alone."""
 _TREE = re.compile(r"\[(\d+)\] (-?\d+)/(-?\d+)/(-?\d+)->(-?\d+)->(-?\d+)")
 _TREE_DOWN = re.compile(r"\[(\d+)\] [^ |]+\|(-?\d+)->(-?\d+)->(-?\d+)/(-?\d+)/(-?\d+)")
+_TREE_ALONE = re.compile(r"\[(\d+)\] (-?\d+)->(-?\d+)->(-?\d+)/(-?\d+)/(-?\d+)")
 _RING_OF = re.compile(r"Ring \d+ : \d+ -> \d+ -> \d+")
 _TREE_OF = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
 _INIT = re.compile(
-    r"(?:\[Rank \d+\] )?(?:ncclComm[A-Z]\w* )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev \d+(?: nvmlDev \d+)? "
-    r"busId \w+(?: parent 0x[0-9a-f]+ \w+ \d+ color (\d+) key \d+| commId (0x[0-9a-f]+))? ?- Init (?:START|COMPLETE)"
+    r"(?:\[Rank \d+\] )?(?:ncclComm[A-Z]\w* )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev \d+"
+    r"(?: nvmlDev \d+)?(?: busId \w+)?(?: parent 0x[0-9a-f]+ \w+ \d+ color (\d+) key \d+| commId (0x[0-9a-f]+))? ?"
+    r"- Init (?:START|COMPLETE)"
 )
 _CHANNELS = re.compile(
     r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, "
@@ -403,7 +409,7 @@ class _LogReader:
         """An edge."""
         if match := _EDGE.fullmatch(message):
             channel, connection, source, destination, direction, via = match.groups()
-            kind, _, rest = via.partition("/")
+            kind, _, rest = via.replace("direct shared memory", "SHM/direct").partition("/")  # so up to 2.12
             ends: tuple[int | None, int | None] = (int(source), int(destination))
         elif match := _COLLNET.fullmatch(message):
             channel, connection, rank, direction, rest = match.groups()
@@ -452,7 +458,7 @@ class _LogReader:
         elif match := _TREES.fullmatch(message):
             for channel, *down, rank, up in _TREE.findall(match[1]):
                 self.tree(channel, rank, up, down)
-            for channel, up, rank, *down in _TREE_DOWN.findall(match[1]):
+            for channel, up, rank, *down in (*_TREE_DOWN.findall(match[1]), *_TREE_ALONE.findall(match[1])):
                 self.tree(channel, rank, up, down)
         elif match := _TREE_OF.fullmatch(message):
             channel, up, rank, *down = match.groups()

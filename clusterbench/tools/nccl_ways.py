@@ -23,7 +23,8 @@ class Way(Protocol):
 
 Kind = TypeVar("Kind", bound=Way)
 
-SOCKET = "NET/Socket"
+SOCKETS = ("NET/Socket", "NET/FastSocket")
+"""NCCL's own, and those of Google's plug-in."""
 
 FORBIDS = {
     ("NCCL_IB_DISABLE", "1"): "InfiniBand and RoCE are not used",
@@ -39,7 +40,7 @@ FORBIDS = {
 
 def by_socket(between: Iterable[Kind]) -> list[Kind]:
     """Of connections between hosts the sending ends that are sockets: the CPUs copy every byte."""
-    return [way for way in between if way.direction == "send" and way.transport == SOCKET]
+    return [way for way in between if way.direction == "send" and way.transport in SOCKETS]
 
 
 def network_receives(between: Iterable[Kind]) -> list[Kind]:
@@ -50,7 +51,7 @@ def network_receives(between: Iterable[Kind]) -> list[Kind]:
     return [
         way
         for way in between
-        if way.direction == "receive" and way.transport.startswith("NET/") and way.transport != SOCKET
+        if way.direction == "receive" and way.transport.startswith("NET/") and way.transport not in SOCKETS
     ]
 
 

@@ -40,6 +40,8 @@ class SmiGpu:
         Reasons that lower the clocks now: ``HW Thermal Slowdown``; idle and a power cap are not among them.
     fabric_state, fabric_status
         ``Completed`` and ``Success`` where NVLink's fabric took the GPU in.
+    fabric_ills
+        What the fabric's health, which GB200 has, says besides that all is well: ``Route Unhealthy: True``.
     reset_required
         Whether the driver asks for a reset.
     recovery_action
@@ -81,6 +83,7 @@ class SmiGpu:
     remap_failed: bool | None
     fabric_state: str | None
     fabric_status: str | None
+    fabric_ills: tuple[str, ...]
     reset_required: bool | None
     recovery_action: str | None
     slowdowns: tuple[str, ...] | None
@@ -206,6 +209,11 @@ def _spaced(tag: str) -> str:
     return tag.replace("_", " ")
 
 
+_FABRIC_HEALTH = (
+    *("Summary", "Bandwidth", "Route Recovery in progress", "Route Unhealthy"),
+    *("Access Timeout Recovery", "Incorrect Configuration"),
+)
+_FABRIC_WELL = ("Healthy", "Full", "False", "None", "Not Supported", "Unknown")
 _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -244,6 +252,7 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         remap_failed=_flag(values, "remapped rows/remapping failure occurred", "remapped rows/remapped row failure"),
         fabric_state=_lower(values, "fabric/state"),
         fabric_status=_said(values, "fabric/status"),
+        fabric_ills=tuple(_fabric_ills(values)),
         reset_required=any("requires reset" in value for value in values.values())
         or _flag(values, "gpu reset status/reset required"),
         recovery_action=_said(values, "gpu recovery action"),
@@ -309,6 +318,13 @@ def _pages_retired(values: Mapping[str, str]) -> int | None:
     single = _number(values, "retired pages/single bit ecc", xml.format("multiple single"))
     double = _number(values, "retired pages/double bit ecc", xml.format("double"))
     return None if single is None or double is None else single + double
+
+
+def _fabric_ills(values: Mapping[str, str]) -> Iterator[str]:
+    for name in _FABRIC_HEALTH:
+        said = _said(values, f"fabric/health/{name.lower()}")
+        if said is not None and said not in (*_FABRIC_WELL, *_NO_ANSWER):
+            yield f"{name}: {said}"
 
 
 def _slowdowns(values: Mapping[str, str]) -> tuple[str, ...] | None:

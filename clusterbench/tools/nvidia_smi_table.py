@@ -1,7 +1,8 @@
 """``nvidia-smi`` without options: its table of GPUs, or the sentence with which it fails.
 
 Columns are those of drivers 375 to 595: name, persistence mode, PCIe address, uncorrected ECC errors since the driver
-was loaded (``Off`` where ECC is off), compute mode and MIG mode. A value that a GPU does not answer is ``ERR!``.
+was loaded (``Off`` where ECC is off), compute mode and MIG mode. In place of persistence mode Windows has its driver
+model. A value that a GPU does not answer is ``ERR!``.
 
 Source: NVIDIA, nvidia-smi's manual page.
 """
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _FIRST = re.compile(
-    r"\| *(?P<number>\d+) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|ERR!) *\|"
+    r"\| *(?P<number>\d+) +(?P<name>\S.*?) +(?P<persistence>On|Off|N/A|WDDM|TCC|MCDM|ERR!) *\|"
     r" *(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]) +\S+ *\| *(?P<ecc>\S+) *\|"
 )
 _SECOND = re.compile(

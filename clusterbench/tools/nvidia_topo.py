@@ -71,6 +71,26 @@ class Topology:
         return int(bond[1]) if bond else 0
 
 
+def parse_gpus(text: str) -> Topology:
+    """The GPUs' rows and columns alone, where those of network cards were left out.
+
+    Raises
+    ------
+    ToolError
+        If the header or the row of a GPU is missing, or a cell is none of the kinds there are.
+    """
+    lines = _ESCAPE.sub("", text).splitlines()
+    columns, rest = _header(lines, "nvidia-smi topo -m")
+    gpus = [column for column in columns if re.fullmatch(r"GPU\d+", column)]
+    rows = _rows(rest, gpus, "nvidia-smi topo -m")
+    paths = {name: dict(zip(gpus, cells, strict=False)) for name, (cells, _) in rows.items()}
+    for name, path in paths.items():
+        if len(path) < len(gpus) or not all(map(_CELL.fullmatch, path.values())):
+            raise ToolError(f"nvidia-smi topo -m has a row that cannot be read for {len(gpus)} GPUs: {rows[name][1]!r}")
+    _expect_symmetric(paths)
+    return Topology(tuple(gpus), paths, {}, {}, {}, {})
+
+
 def parse(text: str) -> Topology:
     """The matrix of ``nvidia-smi topo -m``.
 

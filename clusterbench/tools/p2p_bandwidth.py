@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from clusterbench.errors import ToolError
 from clusterbench.tools._text import positive, whole_lines
 
+_BEGIN = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]"
 _DEVICE = re.compile(r"Device: (\d+), (.+?), pciBusID: .*")
 _PEER = re.compile(r"Device=(\d+) (CAN|CANNOT) Access Peer Device=(\d+)")
 _TITLE = re.compile(r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth .*Matrix \(GB/s\)")
+_ONE_WAY = re.compile(r"(?m)^ *Unidirectional P2P=Enabled Bandwidth .*Matrix \(GB/s\)")
 _HEAD = re.compile(r"\s*D\\D((?:\s+\d+)+)\s*")
 _ROW = re.compile(r"\s*(\d+)((?:\s+[\d.]+)+)\s*")
 
@@ -26,7 +28,7 @@ class P2pBandwidth:
     """Rates in B/s by (from, to), a GPU's with itself among them; ``peers`` says who can reach whose memory.
 
     ``one_way_off`` and ``one_way`` are in one direction without and with peer access, ``both_ways_off`` and
-    ``both_ways`` in both at once.
+    ``both_ways`` in both at once. Of a part that was cut out all but ``one_way`` may be empty.
     """
 
     names: Mapping[int, str]
@@ -38,8 +40,8 @@ class P2pBandwidth:
 
 
 def is_p2p_bandwidth(text: str) -> bool:
-    """Whether a text is its output."""
-    return "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]" in text
+    """Whether a text is its output, or has the matrix of one direction with peer access that was cut out of it."""
+    return _BEGIN in text or _ONE_WAY.search(text) is not None
 
 
 def parse(text: str) -> P2pBandwidth:
@@ -73,7 +75,10 @@ def parse(text: str) -> P2pBandwidth:
         else:
             current = None
     wanted = [(way, state) for way in ("Uni", "Bi") for state in ("Disabled", "Enabled")]
-    for way, state in wanted:
+    needed = wanted if _BEGIN in text else {("Uni", "Enabled"), *matrices}
+    if _BEGIN not in text:
+        names = names or {source: "" for source, _ in matrices.get(("Uni", "Enabled"), {})}
+    for way, state in needed:
         if len(matrices.get((way, state), {})) != len(names) ** 2 or not names:
             raise ToolError(f"p2pBandwidthLatencyTest: the matrix {way}directional P2P={state} is not whole")
-    return P2pBandwidth(names, peers, *(matrices[each] for each in wanted))
+    return P2pBandwidth(names, peers, *(matrices.get(each, {}) for each in wanted))

@@ -57,3 +57,17 @@ def test_a_reboot_that_is_asked_for_is_not_hidden_behind_an_earlier_recovery(tmp
     assert [fault.severity for fault in Xid().judge(machine.host(tmp_path)).faults] == ["note", "error"]
     recovered = logging(said.format(*actions[:2]))
     assert [fault.severity for fault in Xid().judge(recovered.host(tmp_path / "recovered")).faults] == ["note"]
+
+
+def test_a_channel_that_was_stopped_names_the_xid_behind_it(tmp_path):
+    """NVIDIA/open-gpu-kernel-modules, issue 1150: of the log there was left what came after."""
+    line = "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149"
+    (fault,) = Xid().judge(logging(line).host(tmp_path)).faults
+    assert fault.what.startswith("reported Xid 149 (NVLink error), once")
+    assert fault.severity == "error"
+
+
+def test_a_part_of_a_gpu_is_named_behind_its_address(tmp_path):
+    line = "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No"
+    (fault,) = Xid().judge(logging(line).host(tmp_path)).faults
+    assert (fault.where, fault.severity) == ("GPU 0000:01:00", "warning")

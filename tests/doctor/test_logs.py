@@ -347,6 +347,7 @@ def said(message, place=""):
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/IB/1", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 0[0] -> 2[0] [send] via NET/Socket/0", "", "sockets", "error"),
+        ("Ring 02 : 0 -> 2 [send] via NET/FastSocket/0", "", "sockets", "error"),
         ("Channel 02/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "", "network_within_host", "warning"),
         ("Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", "", "memory_within_host", "note"),
         ("NET/Socket : Using [0]docker0:172.17.0.1<0>", "", "wrong_card", "warning"),
@@ -404,6 +405,42 @@ def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     examination, _ = examined(SMI.replace(old, new))
     assert [found.name for found in examination.found] == [name]
     assert examination.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (IBSTAT.format(state="Initializing", physical="LinkUp"), "ibstat"),
+        (IBSTATUS.format(state="2: INIT", physical="5: LinkUp"), "ibstatus"),
+        (DEVINFO.format(state="PORT_INIT (2)"), "ibv_devinfo"),
+    ],
+)
+def test_ports_whose_text_lost_its_blanks_are_judged(examined, text, kind):
+    """As pasted in Azure/azhpc-diagnostics, issue 59."""
+    bare = "".join(f"{line.strip()}\n" for line in text.splitlines())
+    examination, said = examined(bare)
+    assert (said, [found.name for found in examination.found]) == (kind, ["port_state"])
+    assert "INIT" in examination.found[0].what
+
+
+HEALTH = """\
+        Health
+            Summary                       : {summary}
+            Bandwidth                     : {bandwidth}
+            Route Recovery in progress    : False
+            Route Unhealthy               : {route}
+            Access Timeout Recovery       : N/A
+            Incorrect Configuration       : None
+"""
+
+
+def test_an_ill_fabric_is_found(examined):
+    """Names of the drivers of GB200; NVIDIA/k8s-test-infra has their XML."""
+    (found,) = examined(SMI + HEALTH.format(summary="Unhealthy", bandwidth="Full", route="True"))[0].found
+    assert (found.name, found.severity, found.where) == ("fabric_state", "error", WHERE)
+    assert found.what == "NVLink's fabric is ill: Summary: Unhealthy, Route Unhealthy: True"
+    assert examined(SMI + HEALTH.format(summary="Healthy", bandwidth="Full", route="False"))[0].found == ()
+    assert examined(SMI + HEALTH.format(summary="N/A", bandwidth="N/A", route="N/A"))[0].found == ()
 
 
 # Drivers since 565 print a recovery action; since 570 the lines of the reset status are said to be deprecated.
@@ -552,6 +589,13 @@ def test_its_xml_says_the_same(examined):
         examined(said[:-30], "cut.xml")
 
 
+def test_a_text_of_which_no_check_says_a_word_is_not_judged_with_a_reason(examined):
+    clocks = "==============NVSMI LOG==============\n\nAttached GPUs : 1\nGPU 00000000:00:04.0\n    Clocks\n"
+    examination, kind = examined(f"{clocks}        Graphics : 324 MHz\n")
+    assert (kind, examination.word) == ("nvidia-smi -q", "NOT JUDGED")
+    assert [part.name for part in examination.not_judged] == ["nvidia-smi -q"]
+
+
 P2P = """\
 [P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, NVIDIA X, pciBusID: 1, pciDeviceID: 0, pciDomainID:0
@@ -599,6 +643,15 @@ def test_pairs_of_gpus_are_held_against_each_other(examined, there, weak, found)
     examination, kind = examined(P2P.format(there=there, weak=weak))
     assert (kind, [each.name for each in examination.found]) == ("p2pBandwidthLatencyTest", found)
     assert (examination.word == "HEALTHY") == (not found)
+
+
+def test_a_matrix_that_was_cut_out_is_judged_alone(examined):
+    text = P2P.format(there="26.30", weak="11.00")
+    part = text[text.index("Unidirectional P2P=Enabled") :].partition("Bidirectional")[0]
+    examination, kind = examined(part)
+    assert (kind, [each.name for each in examination.found]) == ("p2pBandwidthLatencyTest", ["weak_pair"])
+    (healthy,) = examined(part.replace("11.00", "22.10"))[0].healthy
+    assert healthy.what == "6 pairs of GPUs at rates alike"
 
 
 def test_a_matrix_that_is_cut_is_refused(examined):

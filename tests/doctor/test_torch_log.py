@@ -72,6 +72,22 @@ def test_each_failure_is_found(examined, said, name, severity):
     assert examination.word == ("NOT JUDGED" if severity == "note" else "SUSPECT")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out. Due to the asynchronous nature",
+        "[rank0]:[E326 18:44:16.1 ProcessGroupNCCL.cpp:1709] [PG 1 Rank 0] Timeout at NCCL work: 7753, last completed",
+        "[rank5]:[E326 16:48:25.4 ProcessGroupNCCL.cpp:2268] [PG ID 0 Rank 5]  failure detected by watchdog at work "
+        "sequence id: 12 PG status: last enqueued work: 14",
+    ],
+)
+def test_that_the_watchdog_ended_a_job_is_found_where_the_reason_is_left_out(examined, said):
+    """Wording of salesforce/MUST, issue 7, hiyouga/LlamaFactory, issue 6269, and snowflakedb/ArcticTraining, 219."""
+    (found,) = examined(f"{said}\n")[0].found
+    assert (found.name, found.severity, found.what[:24]) == ("collective_timeout", "error", "PyTorch's watchdog ended")
+    assert [each.what[:9] for each in examined(TIMEOUTS + said + "\n")[0].found] == ["ALLREDUCE"]
+
+
 def test_what_a_healthy_job_says_is_silent(examined):
     said = (
         "[rank0]:[W321 02:07:08.408271257 ProcessGroupNCCL.cpp:1250] Warning: WARNING: destroy_process_group() was not "

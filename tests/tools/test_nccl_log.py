@@ -152,6 +152,20 @@ def test_bus_ids_in_brackets_are_not_ranks() -> None:
     assert (peer.source, peer.destination) == (2, 3)
 
 
+def test_versions_up_to_2_6_say_ring_where_later_ones_say_channel() -> None:
+    """NVIDIA/nccl, issues 226 (2.4) and 302 (2.5)."""
+    log = log_of(
+        "comm 0x7f145c002250 rank 17 nranks 64 cudaDev 0 nvmlDev 0 - Init COMPLETE",
+        "Trees [0] 18->17->16/-1/-1 [1] -1->17->-1/-1/-1",
+        "Ring 00 : 17 -> 25 [send] via NET/Socket/0",
+        "Ring 00 : 17[1] -> 16[0] via direct shared memory",
+        "Ring 01 : 17[3d000] -> 16[b2000] via P2P/IPC",
+    )
+    assert (log.unread, [edge.transport for edge in log.edges]) == (0, ["NET/Socket", "SHM/direct", "P2P/IPC"])
+    assert [(member.rank, member.num_ranks) for member in log.members] == [(17, 64)]
+    assert [(tree.rank, tree.parent, tree.children) for tree in log.trees] == [(17, 18, (16,)), (17, None, ())]
+
+
 # Trap 3: prefixes of launchers, and lines that break into each other.
 
 

@@ -51,6 +51,14 @@ def test_a_sentence_in_place_of_a_table_is_known(line: str, kind: str) -> None:
     assert not is_table(f"it printed: {line}\n")
 
 
+def test_windows_prints_its_driver_model_in_place_of_persistence() -> None:
+    (gpu,) = parse(
+        "|   0  NVIDIA GeForce RTX 2080 ...  WDDM  |   00000000:0A:00.0  On |                  N/A |\n"
+        "| 41%   39C    P8              25W /  265W |     909MiB /   8192MiB |      3%      Default |\n"
+    )
+    assert (gpu.address, gpu.persistence, gpu.compute_mode) == ("0000:0a:00.0", None, "default")
+
+
 def test_addresses_of_older_drivers_have_four_digits_less() -> None:
     """Drivers up to 375 write the domain so."""
     assert [gpu.address for gpu in parse(TABLE.replace("|   0000", "|   "))] == ["0000:19:00.0", "0000:3b:00.0"]

@@ -23,6 +23,7 @@ _DAMAGED = (
     "rx_align_errors",
     "rx_alignment_symbol_errors",
     "frames_rx_bad_fcs",
+    "port_rx_bad",
 )
 """Of the wire: cable, transceiver, fibre. Sums that IP and TCP check are none of them."""
 _LOST = ("link_down_events_phy", "link_down_events")

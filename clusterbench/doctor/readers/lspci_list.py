@@ -1,4 +1,4 @@
-"""The list of PCIe devices, as ``lspci``, ``lspci -nn`` or ``lspci -tv`` print it."""
+"""The list of PCIe devices, as ``lspci``, ``lspci -nn``, ``lspci -nnk`` or ``lspci -tv`` print it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from clusterbench.words import plural
 _TREE = re.compile(r"\s*[-+\\]?[-+\\]?-?\[[0-9a-f]{4}(?:[0-9a-f]{4})?(?::[0-9a-f]{2}|-[0-9a-f]{2})?\]-.*")
 _LEAF = re.compile(r"-([0-9a-f]{2}\.[0-7])  (\S.*)")
 _DEVICE = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z\d][^:]+: .+")
+_OF_DEVICE = re.compile(r"\s+(?:Subsystem|Kernel driver in use|Kernel modules|DeviceName): ")
+"""Below a device by ``-k``."""
 _NOT_GPU = re.compile(r"(?i)audio|bridge|switch|USB|UCSI|serial bus|Device (?:1af1|22a3)\b")
 _BOARDS = ((re.compile(r"1af1\b|A100 NVSwitch"), 6, "HGX A100"), (re.compile(r"22a3\b|H100 NVSwitch"), 4, "HGX H100"))
 """NVSwitches for each eight GPUs of a board; NVIDIA's data sheets of HGX A100 and HGX H100."""
@@ -29,12 +31,12 @@ class LspciList(HostText):
     kind = "lspci"
 
     def holds(self, text: str) -> bool:
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip() and not _OF_DEVICE.match(line)]
         tree = any(map(_TREE.fullmatch, lines[:1]))
         return tree or (not lspci.is_lspci(text) and 2 * sum(map(bool, map(_DEVICE.fullmatch, lines))) > len(lines))
 
     def read(self, text: str, name: str) -> Said:
-        lines = [line.strip() for line in text.splitlines() if "NVIDIA" in line]
+        lines = [line.strip() for line in text.splitlines() if "NVIDIA" in line and not _OF_DEVICE.match(line)]
         if _is_cut_tree(text):
             rest = NotJudged("gpu_count", (name,), "the tree ends before its last branch", "the whole output")
             return Said(not_judged=(rest,), hosts=(name,))

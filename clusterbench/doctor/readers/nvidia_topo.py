@@ -32,7 +32,7 @@ class NvidiaTopoMatrix(HostText):
 
     def read(self, text: str, name: str) -> Said:
         try:
-            topology = nvidia_topo.parse(text)
+            topology = _topology(text)
         except ToolError as error:
             return Said(not_judged=(NotJudged("nvlink_pairs", (name,), str(error), "the whole matrix"),), hosts=(name,))
         links = {gpu: sum(topology.links(gpu, peer) for peer in topology.gpus) for gpu in topology.gpus}
@@ -49,6 +49,13 @@ class NvidiaTopoMatrix(HostText):
             why = f"GPUs have {few([*links.values()], 8)} NVLinks: they may be of several kinds"
         takes = "nvidia-smi -q for the products; copies between the GPUs (p2pBandwidthLatencyTest, nvbandwidth)"
         return Said(not_judged=(NotJudged("nvlink_pairs", (name,), why, takes),), hosts=(name,))
+
+
+def _topology(text: str) -> Topology:
+    try:
+        return nvidia_topo.parse(text)
+    except ToolError:
+        return nvidia_topo.parse_gpus(text)
 
 
 def _usual(topology: Topology) -> int:

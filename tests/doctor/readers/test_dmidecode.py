@@ -52,6 +52,11 @@ def test_modules_that_are_alike_are_in_order(examined):
     assert examination.healthy[0].what == "8 memory modules of 64 GiB, as fast and as many on every socket"
 
 
+def test_a_text_that_lost_its_blanks_is_read(examined):
+    (found,) = examined(MISSING.replace("\t", ""))[0].found
+    assert (found.where, found.what[:9]) == ("P2-DIMMC1", "is empty:")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "where", "what"),
     [

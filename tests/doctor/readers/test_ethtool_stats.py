@@ -53,6 +53,12 @@ def test_damaged_packets_are_found_by_their_share(examined):
     assert [found.severity for found in examined(mlx5(crc=80))[0].found] == ["note"]
 
 
+def test_counters_that_lost_their_blanks_are_no_hosts(examined):
+    said = "NIC statistics:\nport_rx_packets: 1653\nport_tx_packets: 17\nport_rx_bad: 40\nrx_unicast: 1146\n"
+    (found,) = examined(said)[0].found
+    assert found.what == "40 damaged packets (port_rx_bad), 2.4e-02 of those that it received"
+
+
 def test_none_damaged_is_in_order(examined):
     examination, _ = examined(mlx5(downs=1))
     assert (examination.found, examination.word) == ((), "HEALTHY")

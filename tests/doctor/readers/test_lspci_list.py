@@ -34,6 +34,13 @@ def test_a_gpu_that_is_gone_is_found(examined, text, name, what):
     assert (found.name, found.what) == (name, what)
 
 
+def test_drivers_below_devices_are_no_devices(examined):
+    below = "\tSubsystem: NVIDIA Corporation Device [10de:16c1]\n\tKernel driver in use: nvidia\n"
+    text = "".join(f"{line}\n{below}" for line in listed(gpus=7).splitlines())
+    (found,) = examined(text)[0].found
+    assert found.what == "the bus shows 7 GPUs; HGX H100 has 8, unless the text is cut"
+
+
 def test_a_card_that_is_gone_is_found(examined):
     (found,) = examined(listed().replace("[15b3:1021]", "[15b3:1021] (rev ff)"))[0].found
     assert (found.name, found.where) == ("device_lost", "3a:00.0")

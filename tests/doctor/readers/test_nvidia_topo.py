@@ -74,3 +74,13 @@ def test_a_lost_pair_in_a_real_matrix_is_found(examined, sample, name):
 
 def test_a_real_mesh_of_one_and_two_links_is_in_order(examined, sample):
     assert examined(sample("nvidia_smi_topo_m_dgx1_v100.txt"))[0].word == "HEALTHY"
+
+
+def test_rows_of_network_cards_may_be_left_out(examined):
+    """As with 'nvidia-smi topo -m | grep GPU'; NVIDIA/nccl, issue 1617, was pasted so."""
+    head = "\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\n"
+    cells = [["X" if one == other else "NV6" for other in range(4)] for one in range(4)]
+    rows = "".join(f"GPU{gpu}\t" + "\t".join([*row, "PIX", "0-3"]) + "\n" for gpu, row in enumerate(cells))
+    assert examined(head + rows)[0].word == "HEALTHY"
+    examination, _ = examined((head + rows).rpartition("GPU3")[0])
+    assert "lacks the row of GPU3" in examination.not_judged[0].why
