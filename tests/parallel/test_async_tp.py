@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from clusterbench.benchmarks.train_step import _objection_to_fake
+from clusterbench.benchmarks.train_step import TrainStep, _objection_to_fake
+from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options, objection_to
 from clusterbench.parallel.compile import Compile
+from clusterbench.types import Place
 from tests.ranks import run_ranks
 from tests.training.jobs import expected, make_job, make_rig, parity_of
 
@@ -131,3 +133,18 @@ def test_a_dry_run_is_of_the_plain_step_and_says_so() -> None:
     plain, said = compiled.without_data()
     assert plain == Compile()
     assert said.startswith("this step is not compiled")
+
+
+@pytest.mark.parametrize(("sharing", "why"), [(1, None), (4, "async_tp needs a GPU for each rank, and 4 share one")])
+def test_ranks_that_share_a_gpu_are_refused(sharing: int, why: str | None) -> None:
+    place = Place(Cluster(1, 2, "cuda", "NVIDIA H200", ranks_per_gpu=sharing), 1)
+    benchmark = TrainStep(
+        shape="llama-tiny",
+        layouts=("tp2+sp",),
+        seq_len=32,
+        global_batch_size=4,
+        dtype="bfloat16",
+        shared_by=from_options(OPTIONS),
+    )
+    (point,) = benchmark.points(place)
+    assert benchmark.objection(point, place) == why
