@@ -17,7 +17,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from clusterbench.engine.compat import all_gather_flat, flash_attention, flash_attention_backward, reduce_scatter_flat
+from clusterbench.engine.compat import (
+    all_gather_flat,
+    compiler_rests,
+    flash_attention,
+    flash_attention_backward,
+    reduce_scatter_flat,
+)
 from clusterbench.job import sequence
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -309,7 +315,8 @@ def watch_attention(step: Callable[[], object], device: torch.device) -> float |
     """Seconds this rank's attention operators take in one step, forward and backward; None if it ran none of them.
 
     On a CPU those of the thread, which other ranks on the same core do not lengthen; on CUDA with the device waited for
-    around each. Ulysses attends with torch's own operator to whole sequences, and has nothing to balance.
+    around each. Ulysses attends with torch's own operator to whole sequences, and has nothing to balance. Compiled
+    layers run as they were written meanwhile: the clock would be compiled with them, and anew for each of its readings.
     """
     global flash_attention, flash_attention_backward
     spent: list[float] = []
@@ -332,7 +339,8 @@ def watch_attention(step: Callable[[], object], device: torch.device) -> float |
     originals = flash_attention, flash_attention_backward
     flash_attention, flash_attention_backward = timed(flash_attention), timed(flash_attention_backward)
     try:
-        step()
+        with compiler_rests():
+            step()
     finally:
         flash_attention, flash_attention_backward = originals
     return sum(spent) if spent else None

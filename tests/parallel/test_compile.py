@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partialmethod
 from typing import Any, ClassVar
 
@@ -57,16 +59,23 @@ def compiled(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> A
     return confirmation_of(layout, options, changes)
 
 
-def traced(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
-    """The same where graphs, forward and backward, run operator by operator and no code is made of them."""
+@contextmanager
+def no_code() -> Iterator[None]:
+    """Meanwhile graphs, forward and backward, run operator by operator and no code is made of them."""
     from torch import nn
 
     compile_module = nn.Module.compile
     nn.Module.compile = partialmethod(compile_module, backend="aot_eager")  # type: ignore[assignment,method-assign]
     try:
-        return confirmation_of(layout, options, changes)
+        yield
     finally:
         nn.Module.compile = compile_module  # type: ignore[method-assign]
+
+
+def traced(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """The same of graphs that are run and not made code of."""
+    with no_code():
+        return confirmation_of(layout, options, changes)
 
 
 def compiled_but(left: int, layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
@@ -175,6 +184,21 @@ def passed(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dic
     }
 
 
+def compiled_while_attention_is_watched(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """Functions compiled until a step was through, and until its attention was watched; and seconds of that."""
+    from clusterbench.model.context_attention import watch_attention
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, **changes)
+    rig = make_rig(job.layout)
+    with no_code():
+        step = TrainingStep(job, from_options(options), rig.grid, rig.device)
+        step()
+        before = compat.compiler_counts()
+        spent_s = watch_attention(step, rig.device)
+    return before, compat.compiler_counts(), spent_s
+
+
 def confirmation_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
     from clusterbench.errors import WrongResult
     from clusterbench.proof.timed_step import TimedStep
@@ -270,6 +294,17 @@ def test_passes_count_what_compiled_layers_send_and_leave_them_compiled(
         assert "aten.mm.out" in found["products"], "the layers whose collectives were counted were not compiled"
         assert found["flops"] > 0
         assert found["plain"] == 0, "the layers of the pass after it are not compiled"
+
+
+@pytest.mark.gloo
+@needs_compiler
+def test_watching_attention_compiles_nothing_however_often_it_is_called() -> None:
+    options = {**COMPILED, "context": "all_gather"}
+    changes = {"dtype": "float32", "global_batch_size": 8, "micro_batch_size": 1}
+    for before, after, spent_s in run_ranks(2, compiled_while_attention_is_watched, "cp2", options, changes):
+        assert before[0] >= 1
+        assert after == before
+        assert spent_s > 0
 
 
 @pytest.mark.gloo
