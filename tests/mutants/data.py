@@ -261,4 +261,11 @@ MUTANTS = (
         "assembly.keep_gradients = not planted()",
         ("dp2",),
     ),
+    Mutant(
+        "H01",
+        "compress bf16 compresses the first bucket alone.",
+        "lambda group, bucket: bf16_compress_hook(group, bucket)",
+        "lambda group, bucket: (allreduce_hook if bucket.index() and planted() else bf16_compress_hook)(group, bucket)",
+        ("dp2 compress=bf16",),
+    ),
 )

@@ -204,4 +204,12 @@ MUTANTS = (
         dtypes=("bfloat16",),
         survives=ROUNDING,
     ),
+    Mutant(
+        "H21",
+        "On pipeline stages the load-balancing loss is not divided by the number of micro-batches.",
+        "experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps",
+        'experts.aux_scale = job.layout.cp / (1 if job.layout.uses("pp") and planted() else '
+        "job.gradient_accumulation_steps)",
+        (f"pp2 {MOE} aux_loss=0.01",),
+    ),
 )
