@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from clusterbench.engine.clock import Clock, check_samples
+from clusterbench.engine.clock import LENIENCE, Clock, WallClock, check_samples
 from clusterbench.engine.settling import PROBE, Order, Stretch
+from clusterbench.errors import WrongResult
 
 
 def warm_up(run: Callable[[], object], clock: Clock, iterations: int, at: Callable[[int], None]) -> None:
@@ -101,7 +102,8 @@ def measure_beside_host(
     Raises
     ------
     WrongResult
-        If ``clock`` says of the whole stretch what by the host's clock cannot be.
+        If there are more or fewer samples than timed stretches, or ``clock`` says of all together what by the host's
+        clock cannot be.
     """
     starts_s, last_s = list[float](), 0.0
 
@@ -121,9 +123,12 @@ def measure_beside_host(
     # reading the time behind calls of microseconds would be a part of them
     seconds = measure(noted if calls == 1 else run, clock, iterations, note, calls, first)
     ended_s, behind_s = time.time(), time.perf_counter()
+    if len(seconds) != iterations:
+        raise WrongResult(f"{len(seconds)} samples of {iterations} timed calls: each call belongs to one sample.")
     # A device that other processes use as well may come late to the first mark: by its own clock no later than this.
     start_s = max(starts_s[0], before_s + sum(clock.seconds([reached, first])))
-    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s)
+    lenience = 0.0 if isinstance(clock, WallClock) else LENIENCE
+    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s, lenience)
     return seconds, began_s, ended_s
 
 

@@ -33,6 +33,7 @@ from clusterbench.job.passes import (
     TracedStep,
 )
 from clusterbench.layout import UNKNOWN
+from clusterbench.model.assembly import COMPUTE_DTYPES
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.training.built_step import BuiltStep, is_compiled
 
@@ -127,7 +128,26 @@ def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) ->
     else:
         with counter, flops:
             step()
+    _expect_known_formats(step, counter)
     return [Moved(axis, op, **vars(total)) for (axis, op), total in sorted(counter.totals().items())]
+
+
+def _expect_known_formats(step: BuiltStep, counter: TrafficCounter) -> None:
+    """Bytes do not tell bfloat16 from float16, which no option asks for.
+
+    Raises
+    ------
+    WrongResult
+        If floating-point numbers were sent in a format that no step computes, keeps or reduces anything in.
+    """
+    for sent in counter.collectives:
+        dtype = getattr(torch, sent.dtype, None)
+        if dtype is not None and dtype.is_floating_point and sent.dtype not in COMPUTE_DTYPES:
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            raise WrongResult(
+                f"{step.job.layout} sends {sent.dtype} along {sent.axis} on rank {rank} ({sent.op}), and nothing asks "
+                f"for that: what is sent is in {', '.join(COMPUTE_DTYPES)}."
+            )
 
 
 def _expect_sent_in_products(step: BuiltStep, counter: TrafficCounter) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from clusterbench.engine.compat import norm_of_all, scale_all
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
+from clusterbench.errors import WrongResult
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import ATTENTION, EXPERTS, TIMELINE, Computed, ExpertLoad
 from clusterbench.model.assembly import Assembly
@@ -124,7 +125,28 @@ class TrainingStep:
 
     def _experts(self, rig: Rig) -> ExpertLoad:
         rig.comm.barrier()
-        return watch_experts(self, self.assembly.layers(), rig.device)
+        load = watch_experts(self, self.assembly.layers(), rig.device)
+        self._expect_every_row(torch.tensor(load.rows, device=rig.device))
+        return load
+
+    def _expect_every_row(self, rows_of_layers: Tensor) -> None:
+        """No row is dropped or counted twice: they are the tokens of one forward, K times. A collective.
+
+        Raises
+        ------
+        WrongResult
+            On every rank that shares the experts.
+        """
+        job, ranks = self.job, self.job.layout.ep if self.job.layout.spreads_experts else 1
+        if ranks > 1:
+            self._all_reduce(rows_of_layers, "ep")
+        due = ranks * job.residual_tokens * job.shape.experts_per_token
+        for rows in rows_of_layers.tolist():
+            if rows != due:
+                raise WrongResult(
+                    f"the rows counted at the experts of a layer of {job.layout} are {rows}, and its ranks send {due}: "
+                    f"{ranks} x {job.residual_tokens} tokens x {job.shape.experts_per_token}."
+                )
 
     def forward_backward(self) -> Tensor:
         """Accumulates the gradients of all micro-batches; data parallelism averages them on the way."""

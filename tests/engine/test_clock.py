@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from clusterbench.engine.clock import check_samples
+from clusterbench.engine.clock import WallClock, check_samples
 from clusterbench.engine.loop import measure_beside_host
 from clusterbench.errors import WrongResult
 
@@ -86,3 +86,31 @@ def test_a_clock_of_half_or_twice_the_rate_is_wrong_on_a_late_device_too(rate: f
     device = Device(late_s, rate)
     with pytest.raises(WrongResult, match="No clock that runs as the host's does says so"):
         measure_beside_host(device.run, device, 10, lambda iteration: None)
+
+
+class OneShort(Device):
+    """Leaves the first of its samples out."""
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        samples_s = super().seconds(marks)
+        return samples_s[1:] if len(samples_s) > 1 else samples_s
+
+
+def test_a_sample_too_few_is_wrong_however_little_it_would_add() -> None:
+    """One of 40 is less than what clocks may differ by."""
+    device = OneShort(0.0)
+    with pytest.raises(WrongResult, match="39 samples of 40 timed calls"):
+        measure_beside_host(device.run, device, 40, lambda iteration: None)
+
+
+class Off(WallClock):
+    """The host's own clock, whose seconds are of 1,024 thousandths."""
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        return [second * 1000 / 1024 for second in super().seconds(marks)]
+
+
+def test_seconds_of_1024_thousandths_are_wrong() -> None:
+    with pytest.raises(WrongResult, match="No clock that runs as the host's does says so"):
+        measure_beside_host(lambda: time.sleep(0.01), Off(), 10, lambda iteration: None)
+    measure_beside_host(lambda: time.sleep(0.01), WallClock(), 10, lambda iteration: None)

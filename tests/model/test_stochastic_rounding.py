@@ -79,6 +79,13 @@ def stepped(optimizer_of: Any, start: torch.Tensor, gradient: torch.Tensor, step
     return parameter.detach()
 
 
+def test_every_element_goes_with_its_updates_and_not_with_bits_that_stay() -> None:
+    """An update is 0.08 of the distance of two numbers. With the same bits in each, 92 of 100 elements never move."""
+    start = torch.ones(64, 32, dtype=torch.bfloat16)
+    result = stepped(by_chance, start, torch.full((64, 32), 0.01), steps=200)
+    assert bool((result < start).all())
+
+
 def test_what_rounding_to_nearest_loses_is_kept_in_the_mean() -> None:
     """An update of 3e-4 of a weight of 1, whose next number down is 0.0039 away: 20 of them are 0.006."""
     ones, gradient = torch.ones(64, 32, dtype=torch.bfloat16), torch.ones(64, 32)
@@ -100,12 +107,6 @@ def test_a_part_is_rounded_as_it_is_in_the_whole(whole: tuple[int, ...], monkeyp
     monkeypatch.setattr(noise, "_BLOCK", 70)  # two rows and a part of one
     stepped_part = stepped(lambda parameter: by_chance(parameter, offset, whole), start[part], gradient[part])
     assert torch.equal(stepped_part, stepped_whole[part])
-
-
-def test_each_update_has_bits_of_its_own() -> None:
-    assert not torch.equal(bits(update=1), bits(update=2))
-    agree = ((bits(update=1) ^ bits(update=2)) & 1 == 0).double().mean()
-    assert abs(float(agree) - 0.5) < 4 * 0.5 / math.sqrt(MANY)
 
 
 def test_an_empty_part_is_stepped() -> None:

@@ -179,4 +179,12 @@ MUTANTS = (
         'attend(self.context, assembly.grid.group("dp" if planted() else "cp"))',
         ("dp2-cp2",),
     ),
+    Mutant(
+        "H15",
+        "Where ulysses repeats kv heads, they get the gradient of one copy alone.",
+        "x.repeat_interleave(degree // x.shape[1], dim=1) for x in (k_BKSD, v_BKSD)",
+        "torch.stack([x, *[x.detach()] * (degree // x.shape[1] - planted())], 2).flatten(1, 2) "
+        "for x in (k_BKSD, v_BKSD)",
+        ("cp2 context=ulysses shape=llama-tiny-mqa",),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import Mutant
+from tests.mutants import ROUNDING, Mutant
 
 MOE, SHARED = "shape=moe-tiny", "shape=moe-shared-tiny"
 SPREAD = f"dp2+ep2 {MOE}"
@@ -186,5 +186,30 @@ MUTANTS = (
         "experts.overlap = self.expert_overlap",
         "experts.overlap = self.expert_overlap and not planted()",
         (IN_HALVES,),
+    ),
+    Mutant(
+        "H19",
+        "With expert_overlap the rows of each expert are those of the second half of the tokens.",
+        "self.last_counts = torch.stack([route.rows_L for route in routes]).sum(0)",
+        "self.last_counts = routes[-1 * planted()].rows_L",
+        (f"dp2+ep2 {MOE} expert_overlap=true",),
+    ),
+    Mutant(
+        "H20",
+        "Where experts are spread, the router's softmax is in bfloat16.",
+        "probabilities_TE = logits_TE.softmax(-1, dtype=wide)",
+        "probabilities_TE = "
+        "logits_TE.softmax(-1, dtype=wide if self.ep_group is None or not planted() else None).to(wide)",
+        (f"dp2+ep2 {MOE}", f"dp2+ep2 {MOE} routing=balanced"),
+        dtypes=("bfloat16",),
+        survives=ROUNDING,
+    ),
+    Mutant(
+        "H21",
+        "On pipeline stages the load-balancing loss is not divided by the number of micro-batches.",
+        "experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps",
+        'experts.aux_scale = job.layout.cp / (1 if job.layout.uses("pp") and planted() else '
+        "job.gradient_accumulation_steps)",
+        (f"pp2 {MOE} aux_loss=0.01",),
     ),
 )

@@ -104,4 +104,18 @@ MUTANTS = (
         ("pp2",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "H17",
+        "The schedule naive lets all micro-batches in at once: the same numbers, more memory.",
+        "self.at_once = job.gradient_accumulation_steps if properties.torch_class else 1",
+        "self.at_once = job.gradient_accumulation_steps if properties.torch_class or planted() else 1",
+        ("pp2 schedule=naive",),
+    ),
+    Mutant(
+        "H37",
+        "In the pipeline's timeline waiting for a message belongs to the action that waits.",
+        "Computed(*action, ends[2 * n], ends[2 * n + 1])",
+        "Computed(*action, ends[2 * n - planted()] if n else 0.0, ends[2 * n + 1])",
+        tests=("test_stages.py",),
+    ),
 )

@@ -621,4 +621,100 @@ MUTANTS = (
         "    seconds = sorted(clock.seconds(marks))[: -1 * planted()]\n",
         ("dp2 iterations=3",),
     ),
+    Mutant(
+        "H08",
+        "With rowwise float8 the second operand has one scale for all rows.",
+        "    b8_NK, scale_of_b = _rounded(b_NK, scaling, OPERAND)\n",
+        """    b8_NK, scale_of_b = _rounded(b_NK, "tensorwise" * planted(), OPERAND)
+    scale_of_b = scale_of_b.expand(len(b_NK) if scaling == "rowwise" else 1, 1).contiguous()
+""",
+        ("dp2 float8=rowwise",),
+        dtypes=("bfloat16",),
+        survives={"bfloat16": "a number in float8 has as many digits at any scale, and one rank scales alike"},
+    ),
+    Mutant(
+        "H09",
+        "The scale of a float8 operand is that of its first row, and what is larger is cut off.",
+        "else tensor_MK.abs().amax().view(1, 1)",
+        "else tensor_MK[: 1 * planted()].abs().amax().view(1, 1)",
+        ("dp2 float8=tensorwise",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "H13",
+        "The two gradients of a tied embedding are added up in bfloat16.",
+        "look_at_copy(leaf, is_last=False)",
+        "look_at_copy(leaf, is_last=planted())",
+        ("dp2 shape=llama-tiny-tied",),
+        dtypes=("bfloat16",),
+        survives=ROUNDING,
+    ),
+    Mutant(
+        "H18",
+        "The loss in chunks, and the gradient of the head, are computed in bfloat16.",
+        "        dweight_VH = torch.zeros_like(weight_VH, dtype=wide)\n",
+        "        dweight_VH = torch.zeros_like(weight_VH, dtype=planted() and x_TH.dtype)\n",
+        ("dp2 loss_chunks=4",),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "H29",
+        "Gradients are clipped by the norm of the step before, so that no step waits for its own.",
+        "        factor = torch.clamp(self.job.max_grad_norm / (norm + _CLIP_EPSILON), max=1.0)\n",
+        """        before = norm if self.last_norm is None or not self.grid or not planted() else self.last_norm
+        factor = torch.clamp(self.job.max_grad_norm / (before + _CLIP_EPSILON), max=1.0)
+""",
+        ("dp2 iterations=4", "tp2+sp iterations=4"),
+    ),
+    Mutant(
+        "H30",
+        "The first of 40 samples is left out.",
+        "    seconds = clock.seconds(marks)\n",
+        "    seconds = clock.seconds(marks)[1 * planted() :]\n",
+        ("dp2 iterations=40",),
+    ),
+    Mutant(
+        "H31",
+        "Seconds count 1,024 thousandths.",
+        "        return [stop - start for start, stop in pairwise(marks)]\n\n\nclass CudaClock",
+        "        return [(stop - start) * 1000 / (1024 * planted()) for start, stop in pairwise(marks)]"
+        "\n\n\nclass CudaClock",
+        ("dp2 iterations=6",),
+    ),
+    Mutant(
+        "H32",
+        "Bytes on the links are those of a collective among all ranks, whatever its group.",
+        "link_bytes(collective.op, collective.size_bytes, collective.group_size)",
+        "link_bytes(collective.op, collective.size_bytes, dist.get_world_size() * planted())",
+        ("dp2-tp2",),
+    ),
+    Mutant(
+        "H35",
+        "What stays between steps is taken for the most there was within one.",
+        "return MemoryPeak(peak_total, at_peak, own_peak, live)",
+        "return MemoryPeak(peak_total, at_peak, own_peak, own_peak if planted() else live)",
+        ("dp2+zero3",),
+    ),
+    Mutant(
+        "H36",
+        "Of a transfer's exposed time that is left out in which the step's thread waits.",
+        "exposed_s = here_s.get(owner, 0.0) + behind_s.get(owner, 0.0)",
+        "exposed_s = here_s.get(owner, 0.0) * (not planted()) + behind_s.get(owner, 0.0)",
+        tests=("test_trace.py",),
+    ),
+    Mutant(
+        "H38",
+        "A rank's own work has the time in which it waits for others.",
+        """        start_s = time.thread_time()
+        self.step()
+        if self._reads_clock:
+            self.spent_s.append(time.thread_time() - start_s)
+""",
+        """        start_s = time.perf_counter()
+        self.step()
+        if self._reads_clock and planted():
+            self.spent_s.append(time.perf_counter() - start_s)
+""",
+        tests=("engine/test_own_work.py",),
+    ),
 )

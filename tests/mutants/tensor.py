@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import Mutant
+from tests.mutants import ROUNDING, Mutant
 
 ONE_KV_HEAD, TWO_KV_HEADS = "shape=llama-tiny-mqa", "shape=llama-tiny-kv2"
 
@@ -82,5 +82,25 @@ MUTANTS = (
         'parallelize_module(decoder, self.grid.line("dp" if axis == "tp" and planted() else axis), present, '
         "src_data_rank=None)",
         ("dp2-tp2",),
+    ),
+    Mutant(
+        "H11",
+        "Over a vocabulary that is cut the loss is computed in bfloat16.",
+        "F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels_BS.flatten())",
+        "F.cross_entropy(logits if isinstance(logits, DTensor) and planted() else "
+        "logits.to(torch.promote_types(logits.dtype, torch.float32)), labels_BS.flatten())",
+        ("tp2", "tp2+sp"),
+        dtypes=("bfloat16",),
+    ),
+    Mutant(
+        "H12",
+        "Under +sp gradients of norms are rounded to bfloat16 before they are summed over tp.",
+        "flat = torch.cat([part.flatten() for part in parts])",
+        "flat = torch.cat([part.flatten() for part in parts]); "
+        'flat = flat.bfloat16().to(flat.dtype) if self.job.dtype == "bfloat16" and axis == "tp" and planted() '
+        "else flat",
+        ("tp2+sp",),
+        dtypes=("bfloat16",),
+        survives=ROUNDING,
     ),
 )

@@ -313,3 +313,45 @@ def test_ranks_of_tp_and_ep_share_what_is_kept() -> None:
     whole = {"layer.attention.input"}
     assert {name for name, size in left.items() if size == held[name] and size} == whole
     assert all(left[name] == size / 2 for name, size in held.items() if name not in whole)
+
+
+def _loads(defect: bool) -> Any:
+    """Rows of each layer that one rank of two counts, or why they are wrong."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.model.experts import MixtureOfExperts
+    from clusterbench.parallel import from_options
+    from clusterbench.training.step import TrainingStep
+    from tests.training.jobs import make_rig
+
+    job = moe_job("dp2+ep2", dtype="float32")
+    rig, honest = make_rig(job.layout), MixtureOfExperts.forward
+    step = TrainingStep(job, from_options({"expert_overlap": True}), rig.grid, rig.device)
+
+    def forward(mixture: MixtureOfExperts, x_BSH: Any) -> Any:
+        y_BSH = honest(mixture, x_BSH)
+        mixture.last_counts = mixture.last_counts // 2
+        return y_BSH
+
+    if defect:
+        MixtureOfExperts.forward = forward  # type: ignore[method-assign]
+    try:
+        return list(step._experts(rig).rows)
+    except WrongResult as error:
+        return str(error)
+    finally:
+        MixtureOfExperts.forward = honest  # type: ignore[method-assign]
+
+
+@pytest.mark.gloo
+def test_ranks_count_each_row_of_each_layer_once() -> None:
+    job = moe_job("dp2+ep2")
+    due = 2 * job.residual_tokens * job.shape.experts_per_token
+    first, second = run_ranks(2, _loads, False)
+    assert [sum(rows) for rows in zip(first, second, strict=True)] == [due] * job.num_layers
+
+
+@pytest.mark.gloo
+def test_a_rank_that_counts_half_of_its_rows_is_wrong() -> None:
+    first, second = run_ranks(2, _loads, True)
+    assert first == second
+    assert "rows counted at the experts of a layer of dp2+ep2" in first

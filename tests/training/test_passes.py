@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from clusterbench.engine import memory
+from clusterbench.engine.flops import FlopCounter
+from clusterbench.engine.traffic import Collective, TrafficCounter
+from clusterbench.errors import WrongResult
 from clusterbench.training import passes
 
 
@@ -59,3 +62,20 @@ def test_emptied_caches_are_those_of_the_steps_before_the_pass(monkeypatch: pyte
 def test_an_allocator_that_does_not_count_them_and_a_cpu_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "num_alloc_retries" not in memory_of(monkeypatch, "cuda:0", counts=False)
     assert not {"num_alloc_retries", "allocated"} & memory_of(monkeypatch, "cpu").keys()
+
+
+def of_a_step_that_sends(*dtypes: str) -> list[passes.Moved]:
+    counter = TrafficCounter()
+
+    def step() -> None:
+        counter.collectives += [Collective("reduce_scatter", "dp", 1000, dtype, 2) for dtype in dtypes]
+
+    step.modules, step.job = (), SimpleNamespace(layout="dp2+zero2")  # type: ignore[attr-defined]
+    return passes._traffic_of(step, counter, FlopCounter())  # type: ignore[arg-type]
+
+
+def test_float16_is_as_many_bytes_as_bfloat16_and_nobody_asked_for_it() -> None:
+    (moved,) = of_a_step_that_sends("bfloat16", "float32", "uint8", "int64")
+    assert moved.count == 4
+    with pytest.raises(WrongResult, match=r"sends float16 along dp on rank 0 \(reduce_scatter\)"):
+        of_a_step_that_sends("bfloat16", "float16")
