@@ -28,7 +28,6 @@ from clusterbench.parallel import (
     from_options,
     parallelisms,
 )
-from clusterbench.parallel.compile import Compile
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_of, shape_written
@@ -325,7 +324,7 @@ class TrainStep(SustainedBenchmark):
         job = job_of(point, place.device)
         active = active_in(job.layout, from_options(point))
         reason = trainer_of(point).objection(job, active)
-        if reason is None and place.cluster.ranks_per_gpu > 1 and _reaches_memory(active):
+        if reason is None and place.cluster.ranks_per_gpu > 1 and any(each.reaches_memory for each in active):
             return f"async_tp needs a GPU for each rank, and {place.cluster.ranks_per_gpu} share one"
         return reason or (_objection_to_fake(point, job, active) if _is_fake(point) else None)
 
@@ -454,15 +453,10 @@ def _objection_to_fake(point: Point, job: TrainingJob, active: Sequence[Parallel
         return f"{why} has no effect on {layout}, whose one rank sends nothing"
     if rank_of(point) >= layout.world_size:
         return f"{layout} has the ranks 0 to {layout.world_size - 1}, and fake_rank is {rank_of(point)}"
-    if _reaches_memory(active):
+    if any(parallelism.reaches_memory for parallelism in active):
         return f"{why} has no other ranks, whose memory async_tp reaches"
     needed = next(filter(None, (parallelism.needs_data(job) for parallelism in active)), None)
     return needed and f"{why} brings no data from other ranks: {needed}"
-
-
-def _reaches_memory(active: Sequence[Parallelism]) -> bool:
-    """Whether ranks read and write each other's memory: torch's symmetric memory wants them on devices of their own."""
-    return any(isinstance(parallelism, Compile) and parallelism.async_tp for parallelism in active)
 
 
 def formulas_of(case: Case) -> StepFormulas:

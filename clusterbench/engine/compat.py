@@ -377,10 +377,7 @@ def compile_module(module: torch.nn.Module, sends_in_products: bool = False) -> 
         # would be compiled apart from the module, and a gradient be summed whole where a part of it is wanted.
         module._call_impl = _of_class(with_hooks, module)  # type: ignore[method-assign]
     setattr(module, _SENDS_IN_PRODUCTS, sends_in_products)
-    if sends_in_products:
-        module.compile(options={"_micro_pipeline_tp": True})
-    else:
-        module.compile()
+    module.compile(options={"_micro_pipeline_tp": True} if sends_in_products else None)
 
 
 def _of_class(function: FunctionType | Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:

@@ -236,6 +236,11 @@ class Parallelism(ABC):
         return False
 
     @property
+    def reaches_memory(self) -> bool:
+        """Whether ranks read and write each other's memory, for which torch wants each on a device of its own."""
+        return False
+
+    @property
     def keeps_on_host(self) -> bool:
         """Whether weights, their gradients and optimizer state are in host memory between uses."""
         return False

@@ -65,6 +65,10 @@ class Compile(Parallelism):
     def concerned(self, layout: ParallelLayout, shape: ModelShape) -> bool:
         return True
 
+    @property
+    def reaches_memory(self) -> bool:
+        return self.async_tp
+
     def objection(self, job: TrainingJob) -> str | None:
         if not self.async_tp:
             return None
