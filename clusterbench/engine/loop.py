@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from clusterbench.engine.clock import LENIENCE, Clock, WallClock, check_samples
+from clusterbench.engine.clock import Clock, check_samples
 from clusterbench.engine.settling import PROBE, Order, Stretch
 from clusterbench.errors import WrongResult
 
@@ -127,8 +127,7 @@ def measure_beside_host(
         raise WrongResult(f"{len(seconds)} samples of {iterations} timed calls: each call belongs to one sample.")
     # A device that other processes use as well may come late to the first mark: by its own clock no later than this.
     start_s = max(starts_s[0], before_s + sum(clock.seconds([reached, first])))
-    lenience = 0.0 if isinstance(clock, WallClock) else LENIENCE
-    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s, lenience)
+    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s, clock.lenience)
     return seconds, began_s, ended_s
 
 
