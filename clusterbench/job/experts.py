@@ -49,7 +49,7 @@ def expert_activations(
         "router.probabilities": tokens * shape.num_experts * wide,
         "router.chosen": rows * INDEX_BYTES,
         # of the chosen before and after they are divided by their sum, the sums, and a copy in the compute dtype
-        "router.weights": tokens * ((chosen + 1) * wide + chosen * size_bytes),
+        "router.weights": tokens * ((chosen + 1) * wide * (chosen > 1) + chosen * size_bytes),
         "experts.order": 2 * rows * INDEX_BYTES,
         "experts.arrangement": 2 * computed * INDEX_BYTES * (1 < ep < shape.num_experts),
         "experts.input": computed * shape.hidden_size * size_bytes,

@@ -192,7 +192,11 @@ class MixtureOfExperts(nn.Module):
     # Routing: the experts of each token
 
     def _choose(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        """The experts of each token and their weights, which add up to 1; in float32 at least."""
+        """The experts of each token and their weights, in float32 at least.
+
+        Several add up to 1. One alone has the router's probability, as in DeepSeek's code: divided by itself it would
+        be 1 whatever the router says, and the router would never learn.
+        """
         logits_TE = self.router(x_TH)
         wide = torch.promote_types(logits_TE.dtype, torch.float32)
         probabilities_TE = logits_TE.softmax(-1, dtype=wide)
@@ -203,7 +207,8 @@ class MixtureOfExperts(nn.Module):
         if self.record_margin:
             self._record_margin(probabilities_TE.detach())
         weights_TK = probabilities_TE.gather(1, chosen_TK)
-        weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)
+        if self.experts_per_token > 1:
+            weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)
         if self.aux_loss:
             loss = self._load_balancing_loss(probabilities_TE, chosen_TK)
             self.last_aux_loss = loss.detach()

@@ -145,7 +145,7 @@ def _experts(weights: Weights, shape: Any, xs: Stream, routing: str) -> tuple[St
             chosen = chosen[: shape.experts_per_token]
             if routing == "balanced":
                 chosen = [(token * shape.experts_per_token + j) % shape.num_experts for j in range(len(chosen))]
-            of_chosen = sum(probabilities[e] for e in chosen)
+            of_chosen = sum(probabilities[e] for e in chosen) if len(chosen) > 1 else 1.0
             y_H = torch.zeros_like(x_H)
             for e in chosen:
                 rows[e] += 1

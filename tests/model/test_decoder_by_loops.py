@@ -32,6 +32,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
     "never clipped": ({}, {}, None),
     "MoE": (ROUTED, {}, 1.0),
     "MoE balanced by its loss": (ROUTED, {"aux_loss": 0.05}, 1.0),
+    "MoE of one a token": ({**ROUTED, "experts_per_token": 1}, {}, 1.0),
+    "MoE of one a token, balanced by its loss": ({**ROUTED, "experts_per_token": 1}, {"aux_loss": 0.05}, 1.0),
     "MoE of four a token": ({**ROUTED, "experts_per_token": 4}, {"aux_loss": 0.05}, 1.0),
     "MoE with two shared": ({**ROUTED, "num_shared_experts": 2}, {}, 1.0),
     "MoE with two shared, balanced by its loss": ({**ROUTED, "num_shared_experts": 2}, {"aux_loss": 0.05}, 1.0),

@@ -20,6 +20,7 @@ def with_size(changes: dict[str, Any]) -> dict[str, Any]:
 
 EIGHT = {"micro_batch_size": 1, "global_batch_size": 8}
 TIED, MQA, MOE = {"shape": "llama-tiny-tied"}, {"shape": "llama-tiny-mqa"}, {"shape": "moe-tiny"}
+SWITCH = {"shape": "llama-tiny-switch"}
 EVEN = {"routing": "balanced"}
 HALF = {"dtype": "bfloat16"}
 PURE = {**HALF, "precision": "pure_bfloat16"}
@@ -60,6 +61,11 @@ EXACT: list[Case] = [
     ("dp2", EVEN, {"shape": "moe-shared-tiny"}),
     ("dp2+ep2", EVEN, MOE),
     ("dp2+ep2", EVEN, {**MOE, **HALF}),
+    *(
+        ("dp2+ep2", {**EVEN, **again}, {**SWITCH, **half})
+        for again in ({}, {"recompute": "full"})
+        for half in ({}, HALF)
+    ),
     ("dp2+ep2+zero3", EVEN, {**MOE, **HALF}),  # FSDP rounds the dense weights, and each rank its own experts
     ("tp1", {**EVEN, "recompute": "full"}, {"shape": "moe-shared-tiny"}),
     ("dp2+ep2", {**EVEN, "expert_overlap": True}, MOE),

@@ -20,6 +20,8 @@ OF_ALLOWED = 0.01
 
 TIED, MQA = {"shape": "llama-tiny-tied"}, {"shape": "llama-tiny-mqa"}
 MOE, SHARED = {"shape": "moe-tiny"}, {"shape": "moe-shared-tiny"}
+SWITCH = {"shape": "llama-tiny-switch"}
+"""With one expert for each token."""
 EIGHT = {"micro_batch_size": 1, "global_batch_size": 8}
 """As many micro-batches as any schedule needs on four ranks."""
 DEEP = {**EIGHT, "shape": "llama-tiny-deep"}
@@ -106,6 +108,8 @@ EXPERTS: list[Case] = [
     *(("dp2+ep2", {"recompute": how}, MOE) for how in ("selective", "full")),
     *((layout, {"aux_loss": 0.01}, MOE) for layout in ("dp2+ep2", "cp2", "dp2-cp2+ep4", "dp2-tp2+sp+ep2", "tp2+sp")),
     ("dp2", {}, MOE),
+    *(("dp2+ep2", {"routing": routing}, SWITCH) for routing in ("real", "balanced")),
+    *((layout, {}, SWITCH) for layout in ("cp2", "pp2", "tp2+sp+ep2", "dp2+zero3")),
     ("tp2+sp+ep2", {}, SHARED),
     ("cp2+ep2", {"routing": "balanced"}, MOE),
     ("pp2-dp2+ep2", {"aux_loss": 0.01, "recompute": "full"}, MOE),
