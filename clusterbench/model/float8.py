@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Shard
 
-from clusterbench.engine.compat import scaled_product
+from clusterbench.engine.compat import scaled_product, widen_scaled_products
 
 OPERAND, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 """Four bits of exponent and three of mantissa, or five and two: gradients span more magnitudes."""
 
 LEAST_SCALE = 1e-12
+
+widen_scaled_products()
 
 
 def float8_linear(x: Tensor, weight_OI: Tensor, scaling: str) -> Tensor:

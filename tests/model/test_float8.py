@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,3 +74,35 @@ def test_a_scale_that_is_left_out_shows(monkeypatch: pytest.MonkeyPatch, scaling
 
     monkeypatch.setattr(float8, "_rounded", unscaled)
     assert all(off(got, exact) > 1 for got, exact in results(scaling))
+
+
+BOTH_KERNELS = """
+import torch
+from clusterbench.engine.compat import scaled_product, widen_scaled_products
+
+torch.manual_seed(3)
+
+def products():
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        a, b = a_wide.to(kind), b_wide.to(torch.float8_e4m3fn).t()
+        for scale_a, scale_b in ((rows, columns), (rows[:1], columns[:, :1])):
+            for dtype in (torch.bfloat16, torch.float32):
+                yield scaled_product(a, b, scale_a, scale_b, dtype)
+                yield scaled_product(a, b, scale_a, scale_b, dtype, out=torch.empty(24, 40, dtype=dtype))
+
+a_wide, b_wide = torch.randn(24, 48) * 50, torch.randn(40, 48) * 50
+rows, columns = torch.rand(24, 1) + 0.1, torch.rand(1, 40) + 0.1
+theirs = list(products())
+widen_scaled_products()
+for own, other in zip(products(), theirs, strict=True):
+    assert own.dtype == other.dtype
+    off = float((own.double() - other.double()).norm() / other.double().norm())
+    assert off <= (4e-3 if own.dtype == torch.bfloat16 else 1e-6), off
+print(len(theirs))
+"""
+
+
+def test_on_a_processor_a_product_is_that_of_torchs_own_kernel() -> None:
+    """In a process in which nothing has replaced that yet."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", BOTH_KERNELS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "16\n"), done.stderr
