@@ -140,12 +140,15 @@ class Comparison:
         Whether the dtype is that of the job, so that its figures stand under the plain names.
     why
         Why it is not the job's own dtype, or not as the job routes; empty where it is both.
+    by_place
+        Whether tokens go by their place where the job's router decides.
     """
 
     dtype: str
     parallelisms: tuple[Parallelism, ...]
     is_own: bool
     why: str = ""
+    by_place: bool = False
 
     def key(self, metric: str) -> str:
         """How a figure of this comparison is called."""
@@ -217,7 +220,8 @@ def _comparisons(
         why = (
             "; tokens go by their place, more to one expert: where a router decides, rounding could send one elsewhere"
         )
-        own = replace(own, parallelisms=tuple(parallelism.routed_by_place() for parallelism in every), why=why)
+        by_place = tuple(parallelism.routed_by_place() for parallelism in every)
+        own = replace(own, parallelisms=by_place, why=why, by_place=True)
     is_one = (exact.dtype, exact.parallelisms) == (own.dtype, own.parallelisms)
     return [own] if is_one else [exact, own]
 

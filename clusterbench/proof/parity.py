@@ -105,9 +105,10 @@ def check_parity(
         ]
     evidence |= references.evidence
     if not complaints and any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
-        as_timed = trainer.build(twin, parallelisms, grid, device)
-        assert isinstance(as_timed, TrainingStep)
-        evidence |= check_approximation(as_timed, exact, device)
+        routed = [each.routed_by_place() if comparison.by_place else each for each in parallelisms]  # as `exact` is
+        approximate = trainer.build(twin, routed, grid, device)
+        assert isinstance(approximate, TrainingStep)
+        evidence |= check_approximation(approximate, exact, device)
     if complaints:
         where = f"{twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, {twin.equation}"
         raise WrongResult(f"{complaints[0]}. Checked on {where}.", evidence)

@@ -95,3 +95,11 @@ def test_powersgd_as_it_is_timed_loses_nothing_for_good(rank: int) -> None:
     assert evidence["parity_factors"] < 1e-5
     sentence = run_ranks(2, without_error_feedback, "dp2", rank)[0]
     assert sentence.startswith("dp2 loses what it does not send: 0.")
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_powersgd_of_a_model_whose_router_decides_is_held_against_one_routed_alike(dtype: str) -> None:
+    options = {"compress": "powersgd", "routing": "real"}
+    evidence = run_ranks(2, parity_of, "dp2", options, {"dtype": dtype, "shape": "moe-flat-tiny"})[0]
+    assert evidence["parity_unsent"] < 1e-2
