@@ -156,6 +156,11 @@ class Benchmark(ABC):
         return False
 
     @classmethod
+    def compiles(cls, point: Point) -> bool:
+        """Whether a compiler has to run before a case can be timed; its deadline is later by that."""
+        return False
+
+    @classmethod
     def proof_key(cls, point: Point, device: str) -> str | None:
         """All that what the check proves depends on, but for the ranks themselves; None where each case checks itself.
 

@@ -381,6 +381,10 @@ class TrainStep(SustainedBenchmark):
         return 3 * 4 * shape_of(point).num_parameters // (layout.pp * layout.tp)
 
     @classmethod
+    def compiles(cls, point: Point) -> bool:
+        return bool(point["compile"])
+
+    @classmethod
     def cost(cls, point: Point) -> float:
         job = job_of(point)
         return step_flops(job, "full", "palm") / job.layout.world_size

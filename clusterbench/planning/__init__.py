@@ -41,6 +41,10 @@ SECONDS_TO_SETTLE = 15.0
 """For clocks to come down and two seconds to be timed, where a case is timed so (``engine/settling.py``)."""
 
 
+SECONDS_TO_COMPILE = 120.0
+"""For C++ or Triton kernels that no earlier case left behind: on two busy cores more than 60 s were seen."""
+
+
 def default_time_limit_s(world_size: int, iterations: int, size_bytes: int = 0, device: str = "cpu") -> float:
     """Seconds a case may take when its suite does not say.
 
@@ -300,7 +304,8 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
         warmup=benchmark.warmup,
         time_limit_s=benchmark.time_limit_s
         or default_time_limit_s(world_size, benchmark.iterations, benchmark.size_bytes(point), place.device)
-        + (SECONDS_TO_SETTLE if benchmark.settles(point) and place.device == "cuda" else 0.0),
+        + (SECONDS_TO_SETTLE if benchmark.settles(point) and place.device == "cuda" else 0.0)
+        + (SECONDS_TO_COMPILE if benchmark.compiles(point) else 0.0),
         layout=benchmark.layout(point),
         rank_order=str(point.get("rank_order", "megatron")),
         own_start=benchmark.own_start,

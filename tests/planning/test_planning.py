@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
-from clusterbench.planning import MOST_CASES, default_time_limit_s, make_plan
+from clusterbench.planning import MOST_CASES, SECONDS_TO_COMPILE, default_time_limit_s, make_plan
 from clusterbench.planning.text import idle_sentence, plan_text
 from clusterbench.run_folder import RunFolder
+from clusterbench.suite import load_suite
 from tests.invented import HEAD, Ping, plan_of, suite_of
 
 
@@ -46,6 +47,17 @@ def test_a_case_may_take_as_long_as_its_bytes_need_on_the_slowest_link():
     assert default_time_limit_s(8, 20) == 60 + 2 * 8 + 5 * 20
     assert default_time_limit_s(8, 20, 10**9) == 60 + 2 * 8 + 5 * 20 + 20 * 10**9 / 50e6
     assert default_time_limit_s(8, 20, 10**9, "cuda") == 60 + 2 * 8 + 5 * 20 + 20
+
+
+def test_a_case_may_take_as_long_as_a_compiler_needs_beside(tmp_path):
+    def limits(more=""):
+        suite = tmp_path / "s.yaml"
+        suite.write_text(f"suite: s\nbenchmarks:\n  - {{benchmark: train_step, compile: [false, true]{more}}}\n")
+        return [case.time_limit_s for case in make_plan(load_suite(suite), Cluster(1, 1, "cpu")).cases]
+
+    eager_s, compiled_s = limits()
+    assert compiled_s == eager_s + SECONDS_TO_COMPILE
+    assert limits(", time_limit_s: 50") == [50, 50]
 
 
 def test_fewer_nodes_come_first_and_else_the_order_of_the_suite(tmp_path):
