@@ -94,6 +94,28 @@ def message(folder: Path, *rows: list[str], text: str = MAPPING, header: list[st
     return str(caught.value).replace(f"{folder}/", "")
 
 
+def verb(*words: object) -> str:
+    """What the command line says of a mistake, in one line."""
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 2, done.output
+    return " ".join(done.stderr.split())
+
+
+def test_what_an_import_cannot_be_is_said_of_it(tmp_path):
+    run = import_files([table(tmp_path / "mine.csv", row())], mapping(tmp_path / "mine.yaml"), tmp_path / "run")
+    assert "its figures were imported" in verb("baseline", run.path, "--out", tmp_path / "base.jsonl")
+    assert "figures of an import have no time" in verb("trend", run.path)
+    assert verb("run", "--resume", run.path).endswith("is no run on a machine: nothing of it is left to measure.")
+    again = verb("import", tmp_path / "mine.csv", "--mapping", tmp_path / "mine.yaml", "--out", run.path)
+    assert again.endswith("exists and is not empty. hint: name another folder with --out")
+
+
+def test_an_import_is_not_advised_to_look_at_gpus(tmp_path):
+    run = import_files([table(tmp_path / "mine.csv", row())], mapping(tmp_path / "mine.yaml"), tmp_path / "run")
+    machine = render_report(run).verdict.machine
+    assert machine.sentence == "an import holds no samples of ranks; it takes a run on the machine"
+
+
 # A good table.
 
 

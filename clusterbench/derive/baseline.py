@@ -56,8 +56,14 @@ def left_out(reading: Reading) -> dict[str, str]:
 
 def no_baseline(reading: Reading) -> str:
     """Why nothing of a run may enter a baseline, in words; empty where it may."""
-    if reading.is_imported or reading.is_dry or not reading.ran_here:
-        return "no figure of it was measured on this machine with one rank a GPU"
+    if reading.is_imported:
+        return "its figures were imported, and do not say of which machine they are; it takes runs of a suite"
+    if reading.is_dry:
+        return "it is a dry run, which measures nothing; it takes runs on the machine"
+    if reading.shares_gpus:
+        return "several ranks shared each GPU, so that no time is that of a machine; it takes a rank a GPU"
+    if not reading.ran_here:
+        return "nothing of it ran on a machine"
     if fingerprint_of(reading.environment) == UNKNOWN:
         return "its environment.json describes no host, so that nothing says of which machine it is"
     return ""
