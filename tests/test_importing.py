@@ -565,7 +565,8 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
             "#  Rank  1 Group  0 Pid    100 on      alpha device  1 [0000:02:00] NVIDIA H100 80GB HBM3\n",
             "",
             Facts(),
-            "a.txt does not list every rank, so their number is unknown.\nhint: say it with --num-ranks",
+            "a.txt does not list every rank, so their number is unknown.\n"
+            "hint: say it with --num-ranks, and on how many nodes they were with --num-nodes",
         ),
         ("0 OK", "2 FAILED", Facts(), "a.txt: 2 checks failed in this run: its figures are of wrong results."),
         (
@@ -696,8 +697,15 @@ def test_the_verb_prints_the_page_and_ends_with_2_on_a_mistake(tmp_path):
         f"error: {tmp_path}/b.txt is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns "
         "batch_accum, mTFLOPs, tok/s/gpu, zero_stage), nor what one of these printed: "
         f"{', '.join(output.tool for output in outputs())}.\n"
-        "hint: say what its columns mean with --mapping FILE: docs/importing.md\n"
+        "hint: say what the columns of a CSV mean with --mapping FILE: docs/importing.md; 'clusterbench doctor --log "
+        f"{tmp_path}/b.txt' judges what other programs printed: docs/doctor.md\n"
     )
+
+
+def test_a_text_of_another_program_is_not_asked_for_the_end_of_its_last_line(tmp_path):
+    (tmp_path / "smi.txt").write_text("+---+\n| NVIDIA-SMI 550.90 |\n+---+")
+    with pytest.raises(SuiteError, match=r"smi\.txt is neither a table"):
+        import_files([tmp_path / "smi.txt"], None, tmp_path / "run")
 
 
 # The sweep of the Playbook.

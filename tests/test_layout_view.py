@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -287,6 +288,14 @@ def test_with_a_card_a_layout_takes_as_many_of_its_servers_as_it_needs(layout: s
     words = ["layout", layout, "--shape", "llama-8b", "--gpu", "h100-sxm-80gb"]
     told = CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output
     assert f"ranks on {on}, " in told
+
+
+def test_what_fits_no_card_is_said_without_an_exponent() -> None:
+    words = ["layout", "dp2+zero1", "--shape", "llama-8b", "--seq-len", "1048576"]
+    told = CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output
+    row = next(line for line in told.splitlines() if line.startswith("  any rank"))
+    assert "e+" not in row
+    assert re.search(r" \d,\d{3} ", row)
 
 
 def test_nodes_that_are_said_are_taken() -> None:
