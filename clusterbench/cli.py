@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_NOT_READ = 128 + signal.SIGPIPE
+"""What a shell calls the end of a program whose reader is gone; click's own 1 would mean that something is faulty."""
+
+
 class _Commands(click.Group):
     """Prints what a user can do something about without a traceback; anything else is a bug and may show one."""
 
@@ -40,6 +45,9 @@ class _Commands(click.Group):
         except ClusterbenchError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            _give_up_output()
+            ctx.exit(_NOT_READ)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
