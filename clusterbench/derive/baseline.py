@@ -22,6 +22,10 @@ from clusterbench.types import metric_key
 from clusterbench.words import few, plural
 
 UNSTEADY, UNSETTLED = "unsteady", "not settled"
+_REMEDIES = {
+    UNSTEADY: "iterations of a case differ too much; more of them in the suite, or no other work on these hosts",
+    UNSETTLED: "cases were timed before the clocks of their GPUs had settled; a longer warm-up in the suite",
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ def baseline_of(readings: Sequence[Reading], name: str) -> Baseline:
     if not by_machine:
         reasons = Counter(why for reading in readings for why in left_out(reading).values())
         words = ", ".join(f"{number} {why}" for why, number in reasons.items()) or "no case has a figure"
-        raise SuiteError(f"{name}: no figure enters a baseline: {words}.")
+        hint = f"\nhint: {_REMEDIES[most]}" if reasons and (most := reasons.most_common(1)[0][0]) in _REMEDIES else ""
+        raise SuiteError(f"{name}: no figure enters a baseline: {words}.{hint}")
     return Baseline(name, tuple(_of_machine(machine, runs) for machine, runs in by_machine.items()))
 
 
