@@ -62,7 +62,9 @@ def about(kind: str, name: str) -> str:
 
 def _things(kind: str) -> Mapping[str, Any]:
     if kind not in _KINDS:
-        raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _KINDS)}\nKinds: {', '.join(_KINDS)}.")
+        elsewhere = "\nhint: 'clusterbench doctor --list' shows the checks" if kind == "checks" else ""
+        kinds = ", ".join(_KINDS)
+        raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _KINDS)}\nKinds: {kinds}.{elsewhere}")
     return _KINDS[kind]()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_NOT_READ = 128 + signal.SIGPIPE
+"""What a shell calls the end of a program whose reader is gone; click's own 1 would mean that something is faulty."""
+
+
 class _Commands(click.Group):
     """Prints what a user can do something about without a traceback; anything else is a bug and may show one."""
 
@@ -40,6 +45,9 @@ class _Commands(click.Group):
         except ClusterbenchError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            _give_up_output()
+            ctx.exit(_NOT_READ)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -284,6 +292,13 @@ def run(
     from clusterbench.launch.supervisor import supervise
 
     click.get_current_context().exit(supervise(launch, wanted))
+
+
+def _said(*names: str) -> list[str]:
+    """Of these options those that the command line names, as it spells them."""
+    context = click.get_current_context()
+    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 _OF_DRY_RUNS = ("suite", "dry", "gpu", "out", "device", "num_ranks", "gpus_per_node", "num_nodes", "fail_on")
@@ -549,7 +564,11 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
 
 @main.command(short_help="Show every group of a layout, and what passes in it.")
 @click.argument("layout")
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes it runs on.")
+@click.option(
+    "--num-nodes",
+    type=click.IntRange(1, 100_000),
+    help="Nodes it runs on.  [default: with --gpu as many of its usual server as it takes, else 1]",
+)
 @click.option(
     "--rank-order",
     default="megatron",
@@ -570,7 +589,7 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: every axis drawn, and a step played.")
 def layout(
     layout: str,
-    num_nodes: int,
+    num_nodes: int | None,
     rank_order: str,
     shape: str | None,
     seq_len: int,
@@ -586,7 +605,7 @@ def layout(
     """
     import shutil
 
-    from clusterbench.cluster import card_with_memory
+    from clusterbench.cluster import card_with_memory, fewest_nodes
     from clusterbench.job import TrainingJob
     from clusterbench.layout import ParallelLayout
     from clusterbench.layout_view import view_layout
@@ -601,11 +620,11 @@ def layout(
         job = TrainingJob(
             asked_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
         )
-    elif gpu is not None:
-        raise SuiteError("--gpu has no effect without --shape.")
-    elif global_batch_size is not None:
-        raise SuiteError("--global-batch-size has no effect without --shape.")
+    elif idle := _said("gpu", "global_batch_size", "seq_len", "micro_batch_size"):
+        raise SuiteError(f"{idle[0]} has no effect without --shape.")
     card = None if gpu is None else card_with_memory(gpu)
+    if num_nodes is None:
+        num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
     view = view_layout(wanted, num_nodes, rank_order, job)
     click.echo(layout_text(view, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
     if job is not None:

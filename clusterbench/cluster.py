@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +61,15 @@ class Accelerator:
     def usual_gpus_per_node(self) -> int:
         """Of its usual server; :data:`GPUS_OF_A_NODE` where that is not on record."""
         return self.gpus_per_node or GPUS_OF_A_NODE
+
+
+def fewest_nodes(num_ranks: int, most_per_node: int) -> int:
+    """Of the numbers of nodes that share ranks evenly, the least with at most so many on each.
+
+    >>> [fewest_nodes(num_ranks, 8) for num_ranks in (4, 16, 12, 11)]
+    [1, 2, 2, 11]
+    """
+    return next(nodes for nodes in count(-(-num_ranks // most_per_node)) if num_ranks % nodes == 0)
 
 
 @cache

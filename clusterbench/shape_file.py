@@ -50,7 +50,16 @@ def asked_shape(text: str) -> ModelShape:
     SuiteError
         If there is none of this name, or the file cannot be read as one.
     """
-    return shape_in_file(Path(text), text)[0] if is_path(text) else named_shape(text)
+    path = Path(text)
+    if text not in SHAPES and path.is_dir():
+        inside = path / "config.json"
+        hint = f"\nhint: name the file in it, {inside}" if inside.is_file() else ""
+        raise SuiteError(f"shape '{text}' is a folder, and a file or a name on record is wanted.{hint}")
+    if is_path(text):
+        return shape_in_file(path, text)[0]
+    if text not in SHAPES and path.is_file():
+        raise SuiteError(f"shape '{text}' is a file, and those of shapes end in {', '.join(SUFFIXES)}.")
+    return named_shape(text)
 
 
 def shape_in_file(path: Path, told: str) -> tuple[ModelShape, bytes]:

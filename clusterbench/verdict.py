@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from clusterbench.cases import Reading
@@ -308,6 +308,8 @@ def _nothing_to_prove(reading: Reading) -> str:
 
 def _machine(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     own = {name: answer for name, answer in answers.items() if diagnoses()[name].subject == "machine"}
+    if reading.is_imported:  # what of it a run with more tools could judge does not help it
+        own = {name: replace(answer, not_judged=()) for name, answer in own.items()}
     suspects = [title for name, answer in own.items() for title in _titles(name, answer.findings)]
     healthy = [sentence for answer in own.values() for sentence in answer.healthy]
     unjudged = [part for answer in own.values() for part in answer.not_judged]

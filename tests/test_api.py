@@ -29,7 +29,7 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 cases, the first is all_reduce/1n2/8B-float32\nfailed: none\n")
     assert done.stdout.endswith(
-        "error: elsewhere is not the folder of a run: it has no file plan.jsonl, observations.jsonl, outcomes.jsonl.\n"
+        "error: elsewhere: there is no such folder.\n"
         "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale\n"
     )
     assert done.stdout.count("all_reduce/1n2/512B-float32") == 2

@@ -136,7 +136,7 @@ def test_a_case_whose_iterations_differ_never_enters(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", noise=0.2)
     done = verb("baseline", run.path, "--out", tmp_path / "base.jsonl")
     assert (done.exit_code, (tmp_path / "base.jsonl").exists()) == (2, False)
-    assert "no figure enters a baseline: 2 unsteady." in done.output
+    assert "no figure enters a baseline: 2 unsteady.\nhint: iterations of a case differ too much; more" in done.output
 
 
 def test_runs_of_two_machines_are_two_machines(tmp_path: Path) -> None:

@@ -94,6 +94,28 @@ def message(folder: Path, *rows: list[str], text: str = MAPPING, header: list[st
     return str(caught.value).replace(f"{folder}/", "")
 
 
+def verb(*words: object) -> str:
+    """What the command line says of a mistake, in one line."""
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 2, done.output
+    return " ".join(done.stderr.split())
+
+
+def test_what_an_import_cannot_be_is_said_of_it(tmp_path):
+    run = import_files([table(tmp_path / "mine.csv", row())], mapping(tmp_path / "mine.yaml"), tmp_path / "run")
+    assert "its figures were imported" in verb("baseline", run.path, "--out", tmp_path / "base.jsonl")
+    assert "figures of an import have no time" in verb("trend", run.path)
+    assert verb("run", "--resume", run.path).endswith("is no run on a machine: nothing of it is left to measure.")
+    again = verb("import", tmp_path / "mine.csv", "--mapping", tmp_path / "mine.yaml", "--out", run.path)
+    assert again.endswith("exists and is not empty. hint: name another folder with --out")
+
+
+def test_an_import_is_not_advised_to_look_at_gpus(tmp_path):
+    run = import_files([table(tmp_path / "mine.csv", row())], mapping(tmp_path / "mine.yaml"), tmp_path / "run")
+    machine = render_report(run).verdict.machine
+    assert machine.sentence == "an import holds no samples of ranks; it takes a run on the machine"
+
+
 # A good table.
 
 
@@ -543,7 +565,8 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
             "#  Rank  1 Group  0 Pid    100 on      alpha device  1 [0000:02:00] NVIDIA H100 80GB HBM3\n",
             "",
             Facts(),
-            "a.txt does not list every rank, so their number is unknown.\nhint: say it with --num-ranks",
+            "a.txt does not list every rank, so their number is unknown.\n"
+            "hint: say it with --num-ranks, and on how many nodes they were with --num-nodes",
         ),
         ("0 OK", "2 FAILED", Facts(), "a.txt: 2 checks failed in this run: its figures are of wrong results."),
         (
@@ -674,8 +697,15 @@ def test_the_verb_prints_the_page_and_ends_with_2_on_a_mistake(tmp_path):
         f"error: {tmp_path}/b.txt is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns "
         "batch_accum, mTFLOPs, tok/s/gpu, zero_stage), nor what one of these printed: "
         f"{', '.join(output.tool for output in outputs())}.\n"
-        "hint: say what its columns mean with --mapping FILE: docs/importing.md\n"
+        "hint: say what the columns of a CSV mean with --mapping FILE: docs/importing.md; 'clusterbench doctor --log "
+        f"{tmp_path}/b.txt' judges what other programs printed: docs/doctor.md\n"
     )
+
+
+def test_a_text_of_another_program_is_not_asked_for_the_end_of_its_last_line(tmp_path):
+    (tmp_path / "smi.txt").write_text("+---+\n| NVIDIA-SMI 550.90 |\n+---+")
+    with pytest.raises(SuiteError, match=r"smi\.txt is neither a table"):
+        import_files([tmp_path / "smi.txt"], None, tmp_path / "run")
 
 
 # The sweep of the Playbook.

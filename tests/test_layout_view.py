@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,27 @@ def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:
     assert (wrong.exit_code, wrong.output) == (2, "error: --gpu 'NVIDIA GB300': the tables have no memory of it.\n")
 
 
-def test_a_card_needs_a_shape() -> None:
-    said = CliRunner().invoke(main, ["layout", "tp1", "--gpu", "NVIDIA H200"])
-    assert (said.exit_code, "--gpu has no effect without --shape" in said.output) == (2, True)
+@pytest.mark.parametrize("option", ["--gpu", "--seq-len", "--micro-batch-size", "--global-batch-size"])
+def test_what_tells_of_a_model_needs_a_shape(option: str) -> None:
+    said = CliRunner().invoke(main, ["layout", "tp1", option, "NVIDIA H200" if option == "--gpu" else "8"])
+    assert (said.exit_code, said.output) == (2, f"error: {option} has no effect without --shape.\n")
+
+
+@pytest.mark.parametrize(("layout", "on"), [("tp16", "2 nodes x 8"), ("dp12", "2 nodes x 6"), ("dp4", "1 node x 4")])
+def test_with_a_card_a_layout_takes_as_many_of_its_servers_as_it_needs(layout: str, on: str) -> None:
+    words = ["layout", layout, "--shape", "llama-8b", "--gpu", "h100-sxm-80gb"]
+    told = CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output
+    assert f"ranks on {on}, " in told
+
+
+def test_what_fits_no_card_is_said_without_an_exponent() -> None:
+    words = ["layout", "dp2+zero1", "--shape", "llama-8b", "--seq-len", "1048576"]
+    told = CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output
+    row = next(line for line in told.splitlines() if line.startswith("  any rank"))
+    assert "e+" not in row
+    assert re.search(r" \d,\d{3} ", row)
+
+
+def test_nodes_that_are_said_are_taken() -> None:
+    words = ["layout", "tp16", "--shape", "llama-8b", "--gpu", "h100-sxm-80gb", "--num-nodes", "1"]
+    assert "16 ranks on 1 node x 16" in CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output

@@ -252,6 +252,23 @@ def test_a_file_that_is_no_shape_is_one_clear_error(tmp_path, data, words):
     assert words in str(caught.value)
 
 
+def test_a_folder_is_told_of_the_file_in_it(tmp_path):
+    with pytest.raises(SuiteError) as caught:
+        asked_shape(str(tmp_path))
+    assert str(caught.value) == f"shape '{tmp_path}' is a folder, and a file or a name on record is wanted."
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with pytest.raises(SuiteError, match=f"\nhint: name the file in it, {path}$"):
+        asked_shape(str(tmp_path))
+
+
+def test_a_file_of_another_kind_is_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("{}")
+    with pytest.raises(SuiteError, match=r"'mine\.txt' is a file, and those of shapes end in \.json, \.yaml, \.yml"):
+        asked_shape("mine.txt")
+
+
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(SuiteError, match=r"^no/such/config\.json: the file of a shape cannot be read: No such file"):
         asked_shape("no/such/config.json")

@@ -301,7 +301,7 @@ def differences_of(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference],
 
 
 def _why(before: Reading, after: Reading) -> str:
-    """What differs between the first two cases with the same id; without such cases, the names of the suites."""
+    """What differs between the first two cases with the same id; without such cases, the suites or what both have."""
     named = {history.case.id: history.case for history in after.histories}
     for history in before.histories:
         if namesake := named.get(history.case.id):
@@ -316,7 +316,10 @@ def _why(before: Reading, after: Reading) -> str:
                 if case.point.get(name) != namesake.point.get(name)
             ]
             return f" Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}."
-    return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
+    if before.plan.suite != after.plan.suite:
+        return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
+    first, second = (few([history.case.id for history in reading.histories]) for reading in (before, after))
+    return f" The first has {first or 'no case'}, the second {second or 'no case'}."
 
 
 def _ended(base: History, new: History) -> str:

@@ -22,6 +22,10 @@ from clusterbench.types import metric_key
 from clusterbench.words import few, plural
 
 UNSTEADY, UNSETTLED = "unsteady", "not settled"
+_REMEDIES = {
+    UNSTEADY: "iterations of a case differ too much; more of them in the suite, or no other work on these hosts",
+    UNSETTLED: "cases were timed before the clocks of their GPUs had settled; a longer warm-up in the suite",
+}
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,14 @@ def left_out(reading: Reading) -> dict[str, str]:
 
 def no_baseline(reading: Reading) -> str:
     """Why nothing of a run may enter a baseline, in words; empty where it may."""
-    if reading.is_imported or reading.is_dry or not reading.ran_here:
-        return "no figure of it was measured on this machine with one rank a GPU"
+    if reading.is_imported:
+        return "its figures were imported, and do not say of which machine they are; it takes runs of a suite"
+    if reading.is_dry:
+        return "it is a dry run, which measures nothing; it takes runs on the machine"
+    if reading.shares_gpus:
+        return "several ranks shared each GPU, so that no time is that of a machine; it takes a rank a GPU"
+    if not reading.ran_here:
+        return "nothing of it ran on a machine"
     if fingerprint_of(reading.environment) == UNKNOWN:
         return "its environment.json describes no host, so that nothing says of which machine it is"
     return ""
@@ -81,7 +91,8 @@ def baseline_of(readings: Sequence[Reading], name: str) -> Baseline:
     if not by_machine:
         reasons = Counter(why for reading in readings for why in left_out(reading).values())
         words = ", ".join(f"{number} {why}" for why, number in reasons.items()) or "no case has a figure"
-        raise SuiteError(f"{name}: no figure enters a baseline: {words}.")
+        hint = f"\nhint: {_REMEDIES[most]}" if reasons and (most := reasons.most_common(1)[0][0]) in _REMEDIES else ""
+        raise SuiteError(f"{name}: no figure enters a baseline: {words}.{hint}")
     return Baseline(name, tuple(_of_machine(machine, runs) for machine, runs in by_machine.items()))
 
 

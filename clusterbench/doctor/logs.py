@@ -93,9 +93,11 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
         takes = "the whole output, in a file of its own"
         parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
         said += [(path, file.name, Said(not_judged=parts))] if parts else []
+        if not kinds and not any(line.text.strip() for line in file.lines):
+            raise SuiteError(f"{path} is empty, so there is nothing to judge.")
         if not kinds:
             known = ", ".join(reader.kind for reader in READERS)
-            first = next((line.text.strip() for line in file.lines if line.text.strip()), "")
+            first = next(line.text.strip() for line in file.lines if line.text.strip())
             raise SuiteError(
                 f"{path}: nothing in it is known; it begins {first[:80]!r}.\n"
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"

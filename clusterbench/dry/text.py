@@ -13,6 +13,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import Parallelism, active_in, expected_states, part_of
+from clusterbench.units import digits
 from clusterbench.words import aligned
 
 HOST_WORDS = (
@@ -59,7 +60,7 @@ def dry_text(
 
 def _verdict(fullest: DryRank, places: Mapping[int, str], memory_gb: float) -> Iterator[str]:
     needed = fullest.memory["total"] / 1e9
-    which = f"rank {fullest.rank} ({places[fullest.rank]}) needs {needed:.3g} GB"
+    which = f"rank {fullest.rank} ({places[fullest.rank]}) needs {digits(needed, 3)} GB"
     if not memory_gb:
         fits = [f"{card} GB: {fit_words(needed * 1e9, card * 1e9)}" for card in CARDS_GB]
         yield f"{which}. {'; '.join(fits)}."

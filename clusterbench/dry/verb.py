@@ -125,8 +125,10 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
     values = {}
     for text in options:
         name, equals, value = text.partition("=")
-        if not equals or name not in known:
+        if name not in known:
             raise SuiteError(f"--set {text}: NAME=VALUE is wanted, of {', '.join(known)}.{nearest(name, known)}")
+        if not equals:
+            raise SuiteError(f"--set {text} has no value: write {name}=VALUE; it is {known[name].allowed()}.")
         try:
             values[name] = known[name].parse(yaml.safe_load(value))
         except yaml.YAMLError:

@@ -86,13 +86,15 @@ def _kind(file: Path) -> str:
     plain = plain_text(text)
     if kind := next((output for output in outputs() if output.holds(plain)), None):
         return kind.tool
-    if text.lstrip()[:1] != "{" and is_nanotron(header_of(file)):
+    header = text.lstrip().partition("\n")[0]
+    if all(sign in header for sign in SIGNS) and is_nanotron(header_of(file)):
         return "nanotron"
     known = ", ".join(output.tool for output in outputs())
     raise SuiteError(
         f"{file} is neither a table or JSON of nccl-tests nor a CSV of nanotron (with columns {', '.join(SIGNS)}), nor "
         f"what one of these printed: {known}.\n"
-        "hint: say what its columns mean with --mapping FILE: docs/importing.md"
+        "hint: say what the columns of a CSV mean with --mapping FILE: docs/importing.md; 'clusterbench doctor --log "
+        f"{file}' judges what other programs printed: docs/doctor.md"
     )
 
 

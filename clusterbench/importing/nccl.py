@@ -230,7 +230,10 @@ def _cases(name: str, lines: Sequence[_Line], ran: Ran, facts: Facts) -> NcclImp
     op = _op(name, ran, facts)
     world_size = facts.num_ranks or len(ran.hosts)
     if not world_size:
-        raise SuiteError(f"{name} does not list every rank, so their number is unknown.\nhint: say it with --num-ranks")
+        nodes = "" if facts.num_nodes else ", and on how many nodes they were with --num-nodes"
+        raise SuiteError(
+            f"{name} does not list every rank, so their number is unknown.\nhint: say it with --num-ranks{nodes}"
+        )
     if ran.hosts and facts.num_ranks and facts.num_ranks != len(ran.hosts):
         raise SuiteError(f"{name} lists {len(ran.hosts)} ranks, but --num-ranks says {facts.num_ranks}.")
     num_nodes = facts.num_nodes or len(dict.fromkeys(ran.hosts))

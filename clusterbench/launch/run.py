@@ -363,7 +363,10 @@ def _plane(started: Started | None) -> HeadPlane | MemberPlane:
 
 def _suite(options: RunOptions) -> Suite:
     if options.resume is not None:
-        return load_suite(RunFolder.open(options.resume).path / "suite.yaml", is_planned=True)
+        directory = RunFolder.open(options.resume)
+        if any(case.benchmark in WITHOUT_MACHINE for case in directory.plan().cases):
+            raise SuiteError(f"{options.resume} is no run on a machine: nothing of it is left to measure.")
+        return load_suite(directory.path / "suite.yaml", is_planned=True)
     assert options.suite is not None
     return load_suite(options.suite, baseline=options.baseline)
 
@@ -388,8 +391,6 @@ def _folder(
         return _new_folder(options, plan, suite, allocation, interruption)
     directory = RunFolder.open(options.resume)
     plan = directory.plan()
-    if any(case.benchmark in WITHOUT_MACHINE for case in plan.cases):
-        raise SuiteError(f"{options.resume} is no run on a machine: nothing of it is left to measure.")
     there, here = plan.cluster.size, cluster.size
     is_part = (cluster.ranks_per_node, cluster.device) == (plan.cluster.ranks_per_node, plan.cluster.device)
     fewer = is_part and cluster.num_nodes < plan.cluster.num_nodes

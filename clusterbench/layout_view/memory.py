@@ -11,6 +11,7 @@ from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in, part_of
+from clusterbench.units import digits
 from clusterbench.words import aligned, comment
 
 
@@ -65,4 +66,4 @@ def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerato
 
 
 def _gigabytes(size_bytes: float | None) -> str:
-    return "-" if size_bytes is None else f"{size_bytes / 1e9:.3g}"
+    return "-" if size_bytes is None else digits(size_bytes / 1e9, 3)

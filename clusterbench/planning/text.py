@@ -49,7 +49,7 @@ def idle_sentence(cases: Iterable[Case], cluster: Cluster) -> str:
     names = f" ({few(cluster.hosts[most:])})" if cluster.hosts else ""
     idle = cluster.num_nodes - most
     return (
-        f"idle: {idle} of {plural(cluster.num_nodes, 'node')}{names}, as no case uses more than {most}.\n"
+        f"idle: {idle:,} of {plural(cluster.num_nodes, 'node')}{names}, as no case uses more than {most}.\n"
         f"hint: add {cluster.num_nodes} to the suite's num_nodes, or leave num_nodes out to use all"
     )
 

@@ -89,7 +89,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.") from None
+        hint = f"\nhint: of a run 'clusterbench calibrate {path} --out FILE' writes it" if path.is_dir() else ""
+        raise SuiteError(f"--rates {path} cannot be read: {error.strerror}.{hint}") from None
 
 
 def expect_effect(path: Path | None, accepted: Collection[str]) -> None:

@@ -287,6 +287,8 @@ def _hint(name: str, text: str) -> str:
         return f": {int(match[1]) * 1000} or {int(match[1]) * 1024}"
     if re.fullmatch(r"[0-9.,]{1,20} ?\([0-9.,]{1,20}\)", text) is not None:
         return ": two, of which a row has one"
+    if re.fullmatch(r"-[0-9.,]{1,20}", text) is not None:
+        return " of 0 and more"
     return f": write {text[1:].strip()} if it is near enough" if text[:1] in "~≈" else ""
 
 

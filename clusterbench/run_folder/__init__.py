@@ -135,10 +135,9 @@ class RunFolder:
                 return
         except OSError as error:
             raise RunFolderError(self._unwritable(error)) from None
-        raise RunFolderError(
-            f"{self.path} exists and is not empty.\nhint: name another folder with --out, or continue that run with "
-            f"--resume {self.path}"
-        )
+        is_run = (self.path / "plan.jsonl").is_file() and "imported" not in self.environment()
+        going_on = f"; 'clusterbench run --resume {self.path}' continues the run in it" if is_run else ""
+        raise RunFolderError(f"{self.path} exists and is not empty.\nhint: name another folder with --out{going_on}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -151,12 +150,17 @@ class RunFolder:
         """
         needed = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
         missing = [name for name in needed if not (path / name).is_file()]
-        if missing:
-            raise RunFolderError(
-                f"{path} is not the folder of a run: it has no file {', '.join(missing)}.\n"
-                "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
-            )
-        return cls(path)
+        if not missing:
+            return cls(path)
+        if not path.exists():
+            what = f"{path}: there is no such folder."
+        elif not path.is_dir():
+            what = f"{path} is a file, and not the folder of a run."
+        else:
+            what = f"{path} is not the folder of a run: it has no file {', '.join(missing)}."
+        raise RunFolderError(
+            f"{what}\nhint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
+        )
 
     @property
     def rates(self) -> Path | None:

@@ -185,7 +185,11 @@ def _started(name: str, reading: Reading) -> datetime:
     """When the first attempt of a run began; a time without zone counts as UTC."""
     told = [outcome.started for history in reading.histories for outcome in history.outcomes if outcome.started]
     if not told:
-        raise SuiteError(f"{name}: no outcome says when it was started, so its place among the runs is unknown.")
+        why = "figures of an import have no time" if reading.is_imported else "no outcome says when it was started"
+        raise SuiteError(
+            f"{name}: {why}, so its place among the runs is unknown.\n"
+            "hint: a series is made of runs of a suite; two imports are held against each other with 'compare'"
+        )
     try:
         times = [datetime.fromisoformat(text) for text in told]
     except ValueError as error:

@@ -484,7 +484,10 @@ def one_case(path: Path, planned: Case) -> Path:
         ({"iterations": 40}, "Both have 'planted/1n4/a', but iterations is 20 and 40."),
         ({"point": {"label": "a", "dtype": "float32"}}, "Both have 'planted/1n4/a', but dtype is None and 'float32'."),
         ({"environment": {"NCCL_ALGO": "Ring"}}, "Both have 'planted/1n4/a', but its environment differs."),
-        ({"id": "planted/1n4/z", "point": {"label": "z"}}, "The first ran the suite 'planted', the second 'planted'."),
+        (
+            {"id": "planted/1n4/z", "point": {"label": "z"}},
+            "The first has planted/1n4/a, the second planted/1n4/z.",
+        ),
     ],
 )
 def test_runs_without_a_common_case_are_refused_with_the_reason(tmp_path: Path, changes: Any, why: str) -> None:

@@ -284,6 +284,9 @@ def test_a_file_of_which_nothing_is_known_is_refused_with_what_is_known(tmp_path
     with pytest.raises(SuiteError, match="x: nothing in it is known; it begins 'hello'") as raised:
         examine_logs([tmp_path / "x"])
     assert "a kernel's log, NCCL's log" in str(raised.value)
+    (tmp_path / "empty").write_text(" \n")
+    with pytest.raises(SuiteError, match="empty is empty, so there is nothing to judge"):
+        examine_logs([tmp_path / "empty"])
     with pytest.raises(SuiteError, match="absent cannot be read: No such file"):
         examine_logs([tmp_path / "absent"])
 

@@ -197,6 +197,7 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
         (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
         (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
         (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
+        (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
         (["tp3", "--shape", "llama-tiny"], "tp3 of llama-tiny cannot be dry-run: tp3 does not divide"),

@@ -271,7 +271,7 @@ def test_a_lone_rank_that_finds_no_room_differs(tmp_path: Path) -> None:
 
 
 def test_without_a_run_there_is_no_guess(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not the folder of a run"):
+    with pytest.raises(ValueError, match="there is no such folder"):
         rows_of("smoke", tmp_path / "smoke")
 
 

@@ -224,6 +224,7 @@ def test_a_network_that_is_not_said_gives_two_answers():
         (("--tokens", "4096", "--nics", "400"), "error: --nics '400' is not of the form 8x400Gb"),
         (("--tokens", "4096", "--profile", "mine"), "error: no profile 'mine'."),
         (("--tokens", "4096", "--rates", "none.yaml"), "error: --rates none.yaml cannot be read"),
+        (("--tokens", "4096", "--rates", "."), "error: --rates . cannot be read: Is a directory.\nhint: of a run 'cl"),
     ],
 )
 def test_a_mistake_is_said_with_exit_code_2(arguments, said):

@@ -115,6 +115,13 @@ def test_products_in_float32_on_a_gpu_have_no_rate_and_on_a_cpu_have(name):
     assert profiles()[name]().objection(on_cpu) is None
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_memory_of_sharded_stages_is_left_to_a_dry_run(zero):
+    said = [f"ZeRO-{zero} in a pipeline (dry-run tells its memory)"]
+    assert not_validated(priced(f"pp2-dp8+zero{zero}")) == said
+    assert not_validated(priced("pp2-dp8+zero1")) == []
+
+
 def test_fp8_is_not_validated():
     assert not_validated(replace(priced("dp2+zero3"), options={"float8": "rowwise"})) == ["ZeRO-3", "FP8"]
 

@@ -299,6 +299,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
     ("rows", "header", "said"),
     [
         ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
+        ([cells(tp="-2")], HEADER, "steps.csv:2: tp is '-2', and must be a number of 0 and more."),
         ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
         ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),

@@ -236,9 +236,16 @@ def test_a_folder_with_something_in_it_is_not_taken(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path, b"", PLAN, {})
+    assert str(caught.value) == f"{tmp_path} exists and is not empty.\nhint: name another folder with --out"
+
+
+def test_a_folder_of_a_run_is_not_taken_and_may_be_resumed(tmp_path):
+    RunFolder.create(tmp_path / "run", b"", PLAN, {})
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.create(tmp_path / "run", b"", PLAN, {})
     assert str(caught.value) == (
-        f"{tmp_path} exists and is not empty.\n"
-        f"hint: name another folder with --out, or continue that run with --resume {tmp_path}"
+        f"{tmp_path}/run exists and is not empty.\n"
+        f"hint: name another folder with --out; 'clusterbench run --resume {tmp_path}/run' continues the run in it"
     )
 
 
@@ -259,6 +266,20 @@ def test_a_folder_that_was_not_begun_cannot_be_continued(tmp_path, monkeypatch):
         RunFolder.create(tmp_path / "run", b"", PLAN, {})
     assert (tmp_path / "run" / "plan.jsonl").exists()
     assert str(caught.value).endswith("No space left on device.\nhint: free space")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("elsewhere", "elsewhere: there is no such folder."), ("a.txt", "a.txt is a file, and not the folder of a run.")],
+)
+def test_what_is_no_folder_is_said(tmp_path, name, what):
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(RunFolderError) as caught:
+        RunFolder.open(tmp_path / name)
+    assert str(caught.value) == (
+        f"{tmp_path}/{what}\n"
+        "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale"
+    )
 
 
 def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path):
