@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,8 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.device_resource_id": "trace",
     # How many functions Dynamo compiled, and how often it left one for Python; what `Module.compile` leaves. 2.13 run.
     "torch._dynamo.utils.counters": "proof.compiled",
+    # The folder of what was compiled. 2.13 run.
+    "torch._inductor.runtime.cache_dir_utils.cache_dir": "kernel_files",
     "torch.nn.Module._compiled_call_impl": "proof.compiled",
     # Whether Dynamo cuts what it compiles under DDP where a bucket ends. Set.
     "torch._dynamo.config.optimize_ddp": "parallel.compile",
@@ -460,6 +463,13 @@ def set_up_compiler() -> None:
 
     torch._dynamo.config.optimize_ddp = False
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def compiler_cache() -> Path:
+    """The folder in which torch keeps what it compiled, for later processes of this user."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir())
 
 
 def compiler_rests() -> AbstractContextManager[object]:

@@ -104,15 +104,18 @@ class Compile(Parallelism):
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.engine.compat import (
             compile_module,
+            compiler_cache,
             compiles_float64,
             set_up_compiler,
             share_memory,
             waited,
         )
+        from clusterbench.engine.kernel_files import drop_unfinished
 
         if assembly.job.dtype == "float64" and not compiles_float64():
             return  # so a proof in float64 is of plain layers there; the one in the job's own dtype is of compiled ones
         set_up_compiler()
+        drop_unfinished(compiler_cache())
         if self.async_tp:
             share_memory(assembly.grid.group("tp"))
         for decoder in assembly.decoders if assembly.job.layout.uses("tp") else ():
