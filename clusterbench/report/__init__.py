@@ -49,11 +49,27 @@ _ALONE = "One rank of a layout computed alone, and nothing was sent: its time is
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The suite's question, its answer, and what limits that: unsteady figures, a machine that is no cluster."""
+
+    question: str
+    answer: str
+    unsteady: str = ""
+    caution: str = ""
+
+    @property
+    def text(self) -> str:
+        """For a terminal, a line each."""
+        return "\n".join(filter(None, (self.question, self.answer, self.unsteady, self.caution)))
+
+
+@dataclass(frozen=True)
 class Report:
     """The page on disk, the verdict it begins with, what a run says of each of its hosts, and steps beside prices."""
 
     path: Path
     verdict: Verdict
+    headline: Headline
     hosts: Hosts | None = None
     prices: str = ""
 
@@ -62,7 +78,13 @@ class Report:
         """The last words of a run, for a terminal; where what is not judged counts, with a line for each host."""
         each = accepted_in_words(self.hosts) if "not-judged" in self.verdict.fail_on else ""
         hosts = hosts_in_words(self.hosts, self.path.parent)
-        return "\n".join(filter(None, (self.prices, self.verdict.text(), each, hosts))).rstrip("\n")
+        parts = (self.prices, f"{self.headline.text}\n", self.verdict.text(), each, hosts)
+        return "\n".join(filter(None, parts)).rstrip("\n")
+
+    @property
+    def link(self) -> str:
+        """The page as an address, which terminals open on a click."""
+        return self.path.resolve().as_uri()
 
 
 @dataclass(frozen=True)
@@ -101,42 +123,41 @@ def render_report(
     run.write("verdict.json", judged.as_json())
     hosts = judge_hosts(reading, answers)
     write_lists(run, hosts, with_not_judged)
-    path = run.write("index.html", page(reading, answers, judged))
+    figures = figures_of(reading)
+    headline = headline_of(reading, figures)
+    path = run.write("index.html", page(reading, answers, judged, headline, figures))
     write_rows(run, reading.rows)
-    return Report(path, judged, hosts, prices_text(reading))
+    return Report(path, judged, headline, hosts, prices_text(reading))
 
 
 def page(
     reading: Reading,
     answers: Mapping[str, Answer],
     judged: Verdict,
+    headline: Headline,
+    figures: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, str]] = (),
     compared: Sequence[Compared] = (),
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
-    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several; ``compared`` is how
-    those that share cases differ.
+    ``figures`` are those of :func:`figures_of`. ``runs`` are what there is to say of each, by heading, where
+    ``reading`` is made of several; ``compared`` is how those that share cases differ.
     """
-    places = {history.case.id: line for line, history in enumerate(reading.histories)}
-    figures = list(_figures(reading, places))
+    places = _places_of(reading)
     table = columns(reading)
     unfolded = details(reading)
     set_aside = _set_aside(reading)
-    answer, rests_on = _answer(reading, figures)
     words = glossary(case.benchmark for case in reading.plan.cases)
     js = _script()
     return template(_HERE / "page.html").render(
         suite=reading.plan.suite,
-        question=reading.plan.question,
         run=reading.run,
         runs=runs,
         compared=compared,
         compared_columns=HEADER,
         most_compared=_MOST,
-        answer=answer,
-        unsteady=_unsteady(reading, rests_on),
-        caution=_caution(reading),
+        headline=headline,
         verdict=judged,
         summary=list(_summary(reading)),
         suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
@@ -194,6 +215,23 @@ def _json(value: object) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def _places_of(reading: Reading) -> dict[str, int]:
+    """Which line of the table of cases each has."""
+    return {history.case.id: line for line, history in enumerate(reading.histories)}
+
+
+def figures_of(reading: Reading) -> list[dict[str, Any]]:
+    """Every chart that has something to show, drawn, in the order of the page."""
+    return list(_figures(reading, _places_of(reading)))
+
+
+def headline_of(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> Headline:
+    """What a page and a terminal say first; ``figures`` are those of :func:`figures_of`."""
+    answer, rests_on = _answer(reading, figures)
+    question = reading.plan.question or reading.plan.suite
+    return Headline(question, answer, _unsteady(reading, rests_on), _caution(reading))
 
 
 def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:

@@ -63,6 +63,15 @@ def test_without_a_figure_it_says_that_nothing_answers_the_question(tmp_path: Pa
     assert "INCOMPLETE" in page
 
 
+def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
+    report = render_report(tp_scale_run(tmp_path / "run"))
+    question, answer, *_ = report.text.splitlines()
+    assert question == "How far does tensor parallelism scale, and what does sequence parallelism save?"
+    assert answer.startswith("From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s")
+    assert "\n\nmeasured  COMPLETE" in report.text
+    assert report.link == (tmp_path / "run" / "index.html").resolve().as_uri()
+
+
 def test_a_cpu_run_says_what_it_cannot_say(tmp_path: Path) -> None:
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
     for sentence in (
