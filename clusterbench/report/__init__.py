@@ -41,6 +41,9 @@ _HERE = Path(__file__).parent
 _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
 _MOST_SET_ASIDE = 200
 _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
+_MOST_ANSWERS = 4  # sentences of charts above the first of them
+_MOST_NAMED = 6
+_HALF = 420  # points: a wider figure has letters too small to read in half the page
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
@@ -53,14 +56,14 @@ class Headline:
     """The suite's question, its answer, and what limits that: unsteady figures, a machine that is no cluster."""
 
     question: str
-    answer: str
+    answers: tuple[str, ...]
     unsteady: str = ""
     caution: str = ""
 
     @property
     def text(self) -> str:
         """For a terminal, a line each."""
-        return "\n".join(filter(None, (self.question, self.answer, self.unsteady, self.caution)))
+        return "\n".join(filter(None, (self.question, *self.answers, self.unsteady, self.caution)))
 
 
 @dataclass(frozen=True)
@@ -229,9 +232,9 @@ def figures_of(reading: Reading) -> list[dict[str, Any]]:
 
 def headline_of(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> Headline:
     """What a page and a terminal say first; ``figures`` are those of :func:`figures_of`."""
-    answer, rests_on = _answer(reading, figures)
+    answers, rests_on = _answers(reading, figures)
     question = reading.plan.question or reading.plan.suite
-    return Headline(question, answer, _unsteady(reading, rests_on), _caution(reading))
+    return Headline(question, answers, _unsteady(reading, rests_on), _caution(reading))
 
 
 def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:
@@ -245,7 +248,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
         panels = list(shown(name, chart, data, places))
         yield {
             "name": name,
-            "is_wide": len(panels) > 1 or any(panel.data["stories"] for panel in panels),
+            "is_wide": len(panels) > 1 or any(panel.data["stories"] or panel.width > _HALF for panel in panels),
             "title": chart.title,
             "answer": chart.answer(data),
             "is_aside": chart.is_aside,
@@ -261,20 +264,46 @@ def _caution(reading: Reading) -> str:
     return " ".join([*([_CAUTION] if on_cpu else []), *([_ALONE] if reading.lone_ranks else [])])
 
 
-def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str, set[str]]:
-    """What the first chart says that has something to say of the question, and the cases that it draws.
+def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], set[str]]:
+    """What charts say of the question, and the cases that they draw; plainly that none does where that is so.
 
-    Otherwise plainly that nothing does.
+    The first chart that says something answers; others join it that draw a benchmark which is in none before, and then
+    a sentence on all benchmarks stands above them: no chart speaks for a tour of many.
     """
+    benchmark_of = {history.case.id: history.case.benchmark for history in reading.histories}
+    said: list[str] = []
+    rests_on: set[str] = set()
+    answered: set[str] = set()
     for figure in figures:
-        if figure["answer"] and not figure["is_aside"]:
-            return str(figure["answer"]), figure["cases"]
+        drawn = {benchmark_of[case] for case in figure["cases"] if case in benchmark_of}
+        if figure["answer"] and not figure["is_aside"] and (not said or drawn - answered) and len(said) < _MOST_ANSWERS:
+            said.append(str(figure["answer"]))
+            rests_on |= figure["cases"]
+            answered |= drawn
+    if said:
+        return (*_tally(reading, len(said)), *said), rests_on
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
     if measured == 0:
-        return f"Nothing was measured that could answer this: none of {planned} cases has a figure.", set()
+        return (f"Nothing was measured that could answer this: none of {planned} cases has a figure.",), set()
     words = f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
-    return words, set()
+    return (words,), set()
+
+
+def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
+    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
+    ends: dict[str, set[str]] = {}
+    for history in reading.histories:
+        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else history.status)
+    others = {name: status for name, status in ends.items() if "" not in status}
+    if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
+        return
+    by_end: dict[str, list[str]] = {}
+    for name, status in others.items():
+        by_end.setdefault(" or ".join(sorted(status)).replace("_", " "), []).append(name)
+    words = [f"{len(ends) - len(others)} of {plural(len(ends), 'benchmark')} have figures"]
+    words += [f"{end}: {few(names, _MOST_NAMED)}" for end, names in by_end.items()]
+    yield f"{'; '.join(words)}."
 
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
@@ -332,6 +361,7 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
         "about": summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
         "total": len(counted),
+        "is_said": len(counted) == 1 and counted[0].brief in ("", counted[0].what) and not _home(counted[0], places),
         "shown": [(finding, _home(finding, places)) for finding in counted[:_SHOWN]],
         "more": [(finding, _home(finding, places)) for finding in behind[: _MOST - _SHOWN]],
         "folded": " and ".join([*numbers, *([plural(len(notes), "note")] if notes else [])]),
