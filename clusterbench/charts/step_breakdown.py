@@ -39,7 +39,7 @@ class StepBreakdown(Chart[list[Bar]]):
 
     How to read it
     --------------
-    One bar a case, as long as its step; the mean rank's time, so that the parts sum to it.
+    One bar for each case, as long as its step: the mean over ranks, so that the parts add up to it.
 
     compute: operators run, whatever is transferred behind them. exposed: nothing is computed and a transfer along that
     axis is under way; not longer than on the rank that was in it for the shortest time, for the others only waited.
