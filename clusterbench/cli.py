@@ -951,7 +951,7 @@ def import_results(
     from clusterbench.report import render_report
 
     made = render_report(import_files(files, mapping, out, Facts(op, num_ranks, num_nodes)))
-    click.echo(made.verdict.text(), err=True)
+    click.echo(f"{made.headline.text}\n\n{made.verdict.text()}", err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 

@@ -269,6 +269,6 @@ def test_a_folder_in_place_of_what_can_be_done_without(healthy: Path, tmp_path: 
     done = CliRunner().invoke(main, ["report", str(folder)])
     if name == "environment.json":
         assert done.exit_code == 1
-        assert done.stderr.startswith("measured  INCOMPLETE  8 of 8 cases; 1 line could not be read; 7 of 8 unsteady")
+        assert "\n\nmeasured  INCOMPLETE  8 of 8 cases; 1 line could not be read; 7 of 8 unsteady" in done.stderr
     else:
         assert done.stderr.startswith(f"error: {folder / name}.new cannot be written: Is a directory.\n")

@@ -54,7 +54,7 @@ class CollectiveFits(Chart[list[Fitted]]):
     logarithmic.
     """
 
-    title: ClassVar[str] = "Time of a call, fitted, and by textbooks' algorithms"
+    title: ClassVar[str] = "Time of a call: measured, fitted, and of ring and tree algorithms"
     section: ClassVar[Section] = "links"
     after: ClassVar[str] = "busbw_by_size"
 

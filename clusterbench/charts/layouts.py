@@ -11,6 +11,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.layout import AXES
 from clusterbench.units import format_value
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -61,7 +62,19 @@ class Layouts(Chart[list[list[Trained]]]):
     def left_out(self, data: list[list[Trained]]) -> str:
         mixed = _mixed(data)
         fullest = max(len(group) for group in mixed)
-        return curves_note(len(mixed), MOST, "workloads") or curves_note(fullest, MOST_BARS, "layouts of a workload")
+        too_much = curves_note(len(mixed), MOST, "workloads") or curves_note(
+            fullest, MOST_BARS, "layouts of a workload"
+        )
+        return " ".join(filter(None, [too_much, _alone(data)]))
+
+
+def _alone(groups: Sequence[list[Trained]]) -> str:
+    """How many layouts have a figure and no bar, and why."""
+    alone = sum(bool(_speed(case)) for group in groups if not _is_mixed(group) for case in group)
+    if not alone:
+        return ""
+    their = "its" if alone == 1 else "their"
+    return f"Not drawn: {plural(alone, 'layout')}, too few of {their} workload and number of ranks to rank."
 
 
 def _mixed(groups: Sequence[list[Trained]]) -> list[list[Trained]]:

@@ -9,6 +9,7 @@ from clusterbench.cases.names import names, sharing
 from clusterbench.cases.parts import in_order, named, parts_of, told
 from clusterbench.cases.scaling import Sweep, sweeps
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._part_colours import part_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column
 from clusterbench.formulas.attribution import COMPUTE, Part
@@ -110,16 +111,18 @@ def _more(part: Part) -> str:
 
 def _panel(losses: Losses) -> Panel:
     sweep, shown = losses.sweep, losses.runs[:MOST]
+    parts = in_order(run.losses for run in shown)
     name = names((run.row for run in losses.runs), quiet=sharing())
     panel = Bars(
         f"{sweep.title}: lost throughput per rank" + (f"\n{sweep.name}" if sweep.name else ""),
         [f"{sweep.size(run.row)} {sweep.sizes}: {name(run.row)}" for run in shown],
-        {named(part): [run.losses.get(part) for run in shown] for part in in_order(run.losses for run in shown)},
+        {named(part): [run.losses.get(part) for run in shown] for part in parts},
         "fraction",
         expected={},  # so that the figure beside a bar is that of the diamond
         markers=[max(0.0, run.whole) for run in shown],
         marker_name="lost in all",
         cases=[run.row.case for run in shown],
+        colours=part_colours(parts),
     ).panel()
     columns = (*panel.columns, Column("gained", "fraction"))
     entries = tuple(

@@ -9,6 +9,7 @@ from clusterbench.cases.names import names
 from clusterbench.cases.parts import in_order, named, parts_of, told
 from clusterbench.cases.trained import said, workloads
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._part_colours import part_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.formulas.attribution import Part
 from clusterbench.rows import Row
@@ -38,7 +39,7 @@ class StepBreakdown(Chart[list[Bar]]):
 
     How to read it
     --------------
-    One bar a case, as long as its step; the mean rank's time, so that the parts sum to it.
+    One bar for each case, as long as its step: the mean over ranks, so that the parts add up to it.
 
     compute: operators run, whatever is transferred behind them. exposed: nothing is computed and a transfer along that
     axis is under way; not longer than on the rank that was in it for the shortest time, for the others only waited.
@@ -70,14 +71,16 @@ class StepBreakdown(Chart[list[Bar]]):
 
     def draw(self, data: list[Bar]) -> list[Panel]:
         shown = data[:MOST]
+        parts = in_order(bar.parts for bar in shown)
         return [
             Bars(
                 "Step time by what is done in it",
                 [bar.label for bar in shown],
-                {named(part): [bar.parts.get(part) for bar in shown] for part in in_order(bar.parts for bar in shown)},
+                {named(part): [bar.parts.get(part) for bar in shown] for part in parts},
                 "s",
                 missing={number: said(bar.row.status) for number, bar in enumerate(shown) if not bar.parts},
                 cases=[bar.row.case for bar in shown],
+                colours=part_colours(parts),
             ).panel()
         ]
 

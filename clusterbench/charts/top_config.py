@@ -155,29 +155,35 @@ class TopConfig(Chart[list[Heatmap]]):
         return figures
 
     def answer(self, data: list[Heatmap]) -> str:
-        heatmap = data[0]
-        parts = []
-        for row in heatmap.rows:
-            largest = [size for size in heatmap.world_sizes if best(heatmap.cells.get((row, size), ()), throughput)]
-            if largest:
-                cases = heatmap.cells[row, largest[-1]]
-                fastest = best(cases, throughput)
-                names = " or ".join(str(case.layout) for case in fastest)
-                speed = format_value(throughput(fastest[0]), "tokens/s")
-                measured = sum(case.is_measured for case in cases)
-                place = f"{heatmap.row_in_words(row)} on {heatmap.where(largest[-1])}"
-                parts.append(f"{place} with {names} ({speed}, best of {measured})")
-        if not parts:
-            return ""
-        ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
-        lost = ", ".join(f"{number:,} {status}" for status, number in ends.items())
-        sentence = f"Fastest are {'; '.join(parts)}{f'. Without a figure: {lost}' if lost else ''}."
-        return " ".join([sentence, *_by_mfu(heatmap)])
+        parts = [said for row in data[0].rows if (said := _fastest(data[0], row))]
+        return f"Fastest: {'; '.join(parts)}." if parts else ""
 
     def left_out(self, data: list[Heatmap]) -> str:
         alone = sum(heatmap.num_refused_alone for heatmap in data)
         refused = f"Not drawn: {alone:,} refused for numbers of ranks on which nothing was to run." if alone else ""
-        return " ".join(filter(None, [curves_note(len(data), MOST, "workloads"), refused]))
+        notes = [curves_note(len(data), MOST, "workloads"), refused, _without_a_figure(data[0]), *_by_mfu(data[0])]
+        return " ".join(filter(None, notes))
+
+
+def _fastest(heatmap: Heatmap, row: str) -> str:
+    """On how many ranks a row has the most tokens per second, with which layout, and whether more ranks have fewer."""
+    best_of = {size: best(heatmap.cells.get((row, size), ()), throughput) for size in heatmap.world_sizes}
+    speeds = {size: throughput(fastest[0]) for size, fastest in best_of.items() if fastest}
+    if not speeds:
+        return ""
+    top, largest = max(speeds, key=lambda size: speeds[size]), max(speeds)
+    names = " or ".join(str(case.layout) for case in best_of[top])
+    measured = sum(case.is_measured for case in heatmap.cells[row, top])
+    place = f"{heatmap.row_in_words(row)} on {heatmap.where(top)}"
+    said = f"{place} with {names} ({format_value(speeds[top], 'tokens/s')}, best of {measured}"
+    if top == largest:
+        return f"{said})"
+    return f"{said}; {heatmap.where(largest)} reach {format_value(speeds[largest], 'tokens/s')})"
+
+
+def _without_a_figure(heatmap: Heatmap) -> str:
+    ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
+    return f"Without a figure: {', '.join(f'{number:,} {status}' for status, number in ends.items())}." if ends else ""
 
 
 def moved_by_mfu(heatmap: Heatmap) -> tuple[list[Cell], int]:

@@ -15,7 +15,7 @@ MOST_APART = 5
 
 
 class Unstable(Diagnosis):
-    """Cases whose iterations differ too much for their median to be trusted, or that were timed too early.
+    """Cases whose iterations differ too much to trust their median, or that were timed too early.
 
     What it looks for
     -----------------

@@ -18,6 +18,9 @@ from clusterbench.words import legible
 Values = Sequence[float | None]
 """One for each bar."""
 
+Colour = tuple[str, float]
+"""One that the page knows, and how much of it."""
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -33,6 +36,8 @@ class Bars:
         How a bar without a figure ended.
     cases
         The id of each bar's case.
+    colours
+        Of parts that have one of their own in every chart, by name; the others take those of the palette in turn.
     limit
         The name of the most that there is, and how much it is: a line across the bars, or, where it is far beyond them,
         words at the axis.
@@ -48,6 +53,7 @@ class Bars:
     missing: Mapping[int, str] | None = None
     cases: Sequence[str] = ()
     limit: tuple[str, float] | None = None
+    colours: Mapping[str, Colour] | None = None
 
     def panel(self) -> Panel:
         longest = max((len(label) for label in self._labels), default=0)
@@ -91,8 +97,11 @@ class Bars:
         ticks: list[tuple[float, int]] = []
         for number, (name, values) in enumerate(self.parts.items()):
             widths = [self._of(value or 0.0) for value in values]
-            colour = PALETTE[number % len(PALETTE)]
-            axes.barh(range(len(left)), widths, 0.66, left, color=colour, edgecolor=PAPER, linewidth=0.7, label=name)
+            colour, alpha = (self.colours or {}).get(name, (PALETTE[number % len(PALETTE)], None))
+            axes.barh(
+                range(len(left)), widths, 0.66, left, color=colour, alpha=alpha, edgecolor=PAPER, linewidth=0.7,
+                label=name,
+            )  # fmt: skip
             planned = (self.expected or {}).get(name, ())
             ticks += [(left[bar] + self._of(value), bar) for bar, value in enumerate(planned) if value is not None]
             left = [start + width for start, width in zip(left, widths, strict=True)]

@@ -76,7 +76,7 @@ class Progress(Protocol):
 
     def begin(self, number: int, total: int, execution: Execution) -> None: ...
 
-    def end(self, outcome: Outcome) -> None: ...
+    def end(self, outcome: Outcome, observation: Observation | None) -> None: ...
 
 
 class LostHosts(LaunchError):
@@ -173,7 +173,7 @@ class Conductor:
         self.progress.begin(number, total, execution)
         outcome, observation = self._execute(execution)
         self._events.meanwhile(lambda: self.run.record(outcome, observation))
-        self.progress.end(outcome)
+        self._events.meanwhile(lambda: self.progress.end(outcome, observation))
         self._expect_all_hosts(outcome.lost_hosts)
         if self._events.lost_store:
             self._end_start(kill=False)  # this case did not need the store any more; the next one may

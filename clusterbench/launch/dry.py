@@ -82,7 +82,7 @@ def run_dry(
             interruption.only_noted()  # the report is written in any case
             progress.close()
         report = render_report(folder, fail_on)
-    print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
+    print(f"{report.text}\nreport: {report.link}", file=sys.stderr)
     if not stopped:
         return report.verdict.exit_code
     print(f"stopped before the end: {stopped}; everything finished is in {folder.path}.", file=sys.stderr)
@@ -156,7 +156,7 @@ def _conduct(
             _, case = waiting.popleft()
             outcome, observation = _recorded(case, tasks[case.hash], answers)
             folder.record(outcome, observation)
-            progress.end(outcome)
+            progress.end(outcome, None)  # its seconds are those of counting
             for number, following in list(waiting)[:1]:
                 progress.begin(number, len(cases), Execution(following, 0, 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from rich.text import Text
@@ -11,14 +12,15 @@ from rich.text import Text
 from clusterbench.launch.conductor import Progress
 from clusterbench.launch.executions import Execution
 from clusterbench.run_folder.rounds import so_far
-from clusterbench.types import Outcome
+from clusterbench.types import Case, Observation, Outcome
 from clusterbench.units import duration
 
+Shows = Callable[[Case, Observation], str]
+"""What a case measured, in a few words."""
 
-def describe(outcome: Outcome) -> str:
-    """``ok 1.2 s``, or what went wrong."""
-    reason = f": {outcome.reason}" if outcome.reason else ""
-    return f"{outcome.status} {outcome.elapsed_s:.1f} s{reason}"
+
+def _silent(case: Case, observation: Observation) -> str:
+    return ""
 
 
 class _Clock:
@@ -49,21 +51,28 @@ class _Clock:
 
 
 class Lines:
-    """Two plain lines a case, for logs and pipes: what begins, so that a hang has a name, and how it ended."""
+    """Two plain lines a case, for logs and pipes: what begins, so that a hang has a name, and how it ended.
 
-    def __init__(self, stream: TextIO, clock: _Clock) -> None:
+    Each has the name of its case, so that a search of the log finds both.
+    """
+
+    def __init__(self, stream: TextIO, clock: _Clock, shows: Shows = _silent) -> None:
         self._stream = stream
         self._clock = clock
-        self._number = self._total = 0
+        self._shows = shows
 
     def begin(self, number: int, total: int, execution: Execution) -> None:
-        self._number, self._total = number, total
-        print(f"[{number}/{total}] {_name(execution)}", file=self._stream, flush=True)
+        self._number, self._total, self._execution = number, total, execution
+        print(f"[{number}/{total}] {_name(execution)} ...", file=self._stream, flush=True)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome, observation: Observation | None) -> None:
         self._clock.add(outcome)
-        text = self._clock.text(self._number, self._total)
-        print(f"[{self._number}/{self._total}] {describe(outcome)} ({text})", file=self._stream, flush=True)
+        figures = _figures(self._execution, outcome, observation, self._shows)
+        said = ": ".join(filter(None, [outcome.status, figures or outcome.reason]))
+        clock = f"{outcome.elapsed_s:.1f} s; {self._clock.text(self._number, self._total)}"
+        print(
+            f"[{self._number}/{self._total}] {_name(self._execution)} {said} ({clock})", file=self._stream, flush=True
+        )
 
     def close(self) -> None:
         pass
@@ -72,7 +81,7 @@ class Lines:
 class Bar:
     """A line for each finished case and a live one for the running case."""
 
-    def __init__(self, stream: TextIO, clock: _Clock) -> None:
+    def __init__(self, stream: TextIO, clock: _Clock, shows: Shows = _silent) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
@@ -89,19 +98,23 @@ class Bar:
             refresh_per_second=2,  # it is drawn beside the case that is timed
         )
         self._clock = clock
+        self._shows = shows
         self._task = self._progress.add_task("", total=None, left="")
-        self._name = ""
-        self._number = self._total = 0
         self._progress.start()
 
     def begin(self, number: int, total: int, execution: Execution) -> None:
-        self._name, self._number, self._total = _name(execution), number, total
-        self._progress.update(self._task, description=self._name, total=total, completed=number - 1)
+        self._number, self._total, self._execution = number, total, execution
+        self._progress.update(self._task, description=_name(execution), total=total, completed=number - 1)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome, observation: Observation | None) -> None:
         style = "green" if outcome.status == "ok" else "bold red"
         count = Text(f"[{self._number}/{self._total}] ", "dim")
-        self._console.print(count, self._name, " ", Text(outcome.status, style), f" {outcome.elapsed_s:.1f} s", sep="")
+        figures = Text(_figures(self._execution, outcome, observation, self._shows), "bold")
+        took = Text(f"({outcome.elapsed_s:.1f} s)", "dim")
+        name = _name(self._execution)
+        self._console.print(
+            count, name, " ", Text(outcome.status, style), " ", figures, " " * bool(figures), took, sep=""
+        )
         if outcome.reason:
             self._console.print(Text(f"    {outcome.reason}"))
         self._clock.add(outcome)
@@ -116,16 +129,24 @@ class ClosingProgress(Progress, Protocol):
     def close(self) -> None: ...
 
 
-def progress_on(stream: TextIO = sys.stderr, for_s: float = 0.0, spent_s: float = 0.0) -> ClosingProgress:
+def progress_on(
+    stream: TextIO = sys.stderr, for_s: float = 0.0, spent_s: float = 0.0, shows: Shows = _silent
+) -> ClosingProgress:
     """A bar on a terminal, plain lines anywhere else.
 
     Parameters
     ----------
     for_s, spent_s
         How long the list is run again and again, and how much of that an earlier part of the run has taken.
+    shows
+        What a case measured, said as soon as it has ended.
     """
     clock = _Clock(for_s, spent_s)
-    return Bar(stream, clock) if stream.isatty() else Lines(stream, clock)
+    return Bar(stream, clock, shows) if stream.isatty() else Lines(stream, clock, shows)
+
+
+def _figures(execution: Execution, outcome: Outcome, observation: Observation | None, shows: Shows) -> str:
+    return shows(execution.case, observation) if outcome.status == "ok" and observation is not None else ""
 
 
 def _name(execution: Execution) -> str:

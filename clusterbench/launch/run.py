@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from clusterbench.cluster import Cluster, MachineOptions, decide_cluster
+from clusterbench.derive.at_a_glance import at_a_glance
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
@@ -281,7 +282,8 @@ def _conduct(
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
     if cluster.device == "cuda":
         agents.order(SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES))
-    progress = progress_on(sys.stderr, plan.for_s, spent_s(outcomes))
+    shows = partial(at_a_glance, cluster=plan.cluster)
+    progress = progress_on(sys.stderr, plan.for_s, spent_s(outcomes), shows)
     here = socket.gethostname()
     store_host = None if agents.hosts == (here,) else interfaces[here].address
     ends_at = None if options.time_limit_s is None else options.began + options.time_limit_s
@@ -307,7 +309,7 @@ def report_of(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: 
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(directory, fail_on)
-    print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
+    print(f"{report.text}\nreport: {report.link}", file=sys.stderr)
     if stopped is None:
         return report.verdict.exit_code
     print(

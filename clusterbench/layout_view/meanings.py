@@ -97,7 +97,7 @@ def _nesting(layout: ParallelLayout, rank_order: str) -> Iterator[Remark]:
     often = {parallelism.axis: parallelism.speaks for parallelism in active if parallelism.speaks}
     speaking = "; ".join(f"{axis} {often[axis]}" for axis in ("tp", "cp", "dp", "pp") if axis in inner)
     yield Remark(
-        f"From the inside, neighbours first: {', then '.join(inner)}. What speaks most should be nearest: "
+        f"From the inside, neighbours first: {', then '.join(inner)}. What sends most should be nearest: "
         f"{speaking}. The innermost needs the most bandwidth and the least latency and is kept within a "
         "server; the outermost may go far.",
         LLAMA3,

@@ -205,7 +205,7 @@ class TensorParallel(Parallelism):
             )
         if layout.dp > 1:
             yield Remark(
-                f"Each rank averages the gradients of its own slice, 1/{tp} of them; slices speak in every "
+                f"Each rank averages the gradients of its own slice, 1/{tp} of them; slices send in every "
                 "micro-batch, copies once a step.",
                 "Narayanan et al. 2021, arXiv:2104.04473, section 3.3.2",
             )

@@ -20,16 +20,16 @@ WHOLE = metric_key(PEAK, category=TOTAL)
 
 
 def plan_text(plan: Plan) -> str:
-    """Cases, what is expected and what is asked of each and on what basis, and what is refused and why."""
+    """Cases, which of them fit, what is asked of them, what is refused and why; last all that is expected, and why."""
     lines = [*_head(plan), "#", *_cases(plan.cases)]
-    if any(case.expected for case in plan.cases):
-        lines += ["#", *_expected(plan.cases)]
     if fits := _fits(plan):
         lines += ["#", *fits]
     if any(case.floors for case in plan.cases):
         lines += ["#", *_asked(plan.cases)]
     if plan.refusals:
         lines += ["#", *_refused(plan.refusals)]
+    if any(case.expected for case in plan.cases):  # dozens of lines, so behind what decides whether to run
+        lines += ["#", *_expected(plan.cases)]
     return "\n".join(lines)
 
 

@@ -41,6 +41,9 @@ _HERE = Path(__file__).parent
 _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at all
 _MOST_SET_ASIDE = 200
 _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
+_MOST_ANSWERS = 4  # sentences of charts above the first of them
+_MOST_NAMED = 6
+_HALF = 420  # points: a wider figure has letters too small to read in half the page
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
@@ -49,11 +52,27 @@ _ALONE = "One rank of a layout computed alone, and nothing was sent: its time is
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The suite's question, its answer, and what limits that: unsteady figures, a machine that is no cluster."""
+
+    question: str
+    answers: tuple[str, ...]
+    unsteady: str = ""
+    caution: str = ""
+
+    @property
+    def text(self) -> str:
+        """For a terminal, a line each."""
+        return "\n".join(filter(None, (self.question, *self.answers, self.unsteady, self.caution)))
+
+
+@dataclass(frozen=True)
 class Report:
     """The page on disk, the verdict it begins with, what a run says of each of its hosts, and steps beside prices."""
 
     path: Path
     verdict: Verdict
+    headline: Headline
     hosts: Hosts | None = None
     prices: str = ""
 
@@ -62,7 +81,13 @@ class Report:
         """The last words of a run, for a terminal; where what is not judged counts, with a line for each host."""
         each = accepted_in_words(self.hosts) if "not-judged" in self.verdict.fail_on else ""
         hosts = hosts_in_words(self.hosts, self.path.parent)
-        return "\n".join(filter(None, (self.prices, self.verdict.text(), each, hosts))).rstrip("\n")
+        parts = (self.prices, f"{self.headline.text}\n", self.verdict.text(), each, hosts)
+        return "\n".join(filter(None, parts)).rstrip("\n")
+
+    @property
+    def link(self) -> str:
+        """The page as an address, which terminals open on a click."""
+        return self.path.resolve().as_uri()
 
 
 @dataclass(frozen=True)
@@ -101,42 +126,41 @@ def render_report(
     run.write("verdict.json", judged.as_json())
     hosts = judge_hosts(reading, answers)
     write_lists(run, hosts, with_not_judged)
-    path = run.write("index.html", page(reading, answers, judged))
+    figures = figures_of(reading)
+    headline = headline_of(reading, figures)
+    path = run.write("index.html", page(reading, answers, judged, headline, figures))
     write_rows(run, reading.rows)
-    return Report(path, judged, hosts, prices_text(reading))
+    return Report(path, judged, headline, hosts, prices_text(reading))
 
 
 def page(
     reading: Reading,
     answers: Mapping[str, Answer],
     judged: Verdict,
+    headline: Headline,
+    figures: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, str]] = (),
     compared: Sequence[Compared] = (),
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
-    ``runs`` are what there is to say of each, by heading, where ``reading`` is made of several; ``compared`` is how
-    those that share cases differ.
+    ``figures`` are those of :func:`figures_of`. ``runs`` are what there is to say of each, by heading, where
+    ``reading`` is made of several; ``compared`` is how those that share cases differ.
     """
-    places = {history.case.id: line for line, history in enumerate(reading.histories)}
-    figures = list(_figures(reading, places))
+    places = _places_of(reading)
     table = columns(reading)
     unfolded = details(reading)
     set_aside = _set_aside(reading)
-    answer, rests_on = _answer(reading, figures)
     words = glossary(case.benchmark for case in reading.plan.cases)
     js = _script()
     return template(_HERE / "page.html").render(
         suite=reading.plan.suite,
-        question=reading.plan.question,
         run=reading.run,
         runs=runs,
         compared=compared,
         compared_columns=HEADER,
         most_compared=_MOST,
-        answer=answer,
-        unsteady=_unsteady(reading, rests_on),
-        caution=_caution(reading),
+        headline=headline,
         verdict=judged,
         summary=list(_summary(reading)),
         suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
@@ -196,6 +220,23 @@ def _json(value: object) -> Markup:
     return Markup(text)
 
 
+def _places_of(reading: Reading) -> dict[str, int]:
+    """Which line of the table of cases each has."""
+    return {history.case.id: line for line, history in enumerate(reading.histories)}
+
+
+def figures_of(reading: Reading) -> list[dict[str, Any]]:
+    """Every chart that has something to show, drawn, in the order of the page."""
+    return list(_figures(reading, _places_of(reading)))
+
+
+def headline_of(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> Headline:
+    """What a page and a terminal say first; ``figures`` are those of :func:`figures_of`."""
+    answers, rests_on = _answers(reading, figures)
+    question = reading.plan.question or reading.plan.suite
+    return Headline(question, answers, _unsteady(reading, rests_on), _caution(reading))
+
+
 def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     from clusterbench.report.panels import shown  # matplotlib, only now
 
@@ -207,7 +248,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
         panels = list(shown(name, chart, data, places))
         yield {
             "name": name,
-            "is_wide": len(panels) > 1 or any(panel.data["stories"] for panel in panels),
+            "is_wide": len(panels) > 1 or any(panel.data["stories"] or panel.width > _HALF for panel in panels),
             "title": chart.title,
             "answer": chart.answer(data),
             "is_aside": chart.is_aside,
@@ -223,20 +264,46 @@ def _caution(reading: Reading) -> str:
     return " ".join([*([_CAUTION] if on_cpu else []), *([_ALONE] if reading.lone_ranks else [])])
 
 
-def _answer(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[str, set[str]]:
-    """What the first chart says that has something to say of the question, and the cases that it draws.
+def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], set[str]]:
+    """What charts say of the question, and the cases that they draw; plainly that none does where that is so.
 
-    Otherwise plainly that nothing does.
+    The first chart that says something answers; others join it that draw a benchmark which is in none before, and then
+    a sentence on all benchmarks stands above them: no chart speaks for a tour of many.
     """
+    benchmark_of = {history.case.id: history.case.benchmark for history in reading.histories}
+    said: list[str] = []
+    rests_on: set[str] = set()
+    answered: set[str] = set()
     for figure in figures:
-        if figure["answer"] and not figure["is_aside"]:
-            return str(figure["answer"]), figure["cases"]
+        drawn = {benchmark_of[case] for case in figure["cases"] if case in benchmark_of}
+        if figure["answer"] and not figure["is_aside"] and (not said or drawn - answered) and len(said) < _MOST_ANSWERS:
+            said.append(str(figure["answer"]))
+            rests_on |= figure["cases"]
+            answered |= drawn
+    if said:
+        return (*_tally(reading, len(said)), *said), rests_on
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
     if measured == 0:
-        return f"Nothing was measured that could answer this: none of {planned} cases has a figure.", set()
+        return (f"Nothing was measured that could answer this: none of {planned} cases has a figure.",), set()
     words = f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
-    return words, set()
+    return (words,), set()
+
+
+def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
+    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
+    ends: dict[str, set[str]] = {}
+    for history in reading.histories:
+        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else history.status)
+    others = {name: status for name, status in ends.items() if "" not in status}
+    if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
+        return
+    by_end: dict[str, list[str]] = {}
+    for name, status in others.items():
+        by_end.setdefault(" or ".join(sorted(status)).replace("_", " "), []).append(name)
+    words = [f"{len(ends) - len(others)} of {plural(len(ends), 'benchmark')} have figures"]
+    words += [f"{end}: {few(names, _MOST_NAMED)}" for end, names in by_end.items()]
+    yield f"{'; '.join(words)}."
 
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
@@ -294,6 +361,7 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
         "about": summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
         "total": len(counted),
+        "is_said": len(counted) == 1 and counted[0].brief in ("", counted[0].what) and not _home(counted[0], places),
         "shown": [(finding, _home(finding, places)) for finding in counted[:_SHOWN]],
         "more": [(finding, _home(finding, places)) for finding in behind[: _MOST - _SHOWN]],
         "folded": " and ".join([*numbers, *([plural(len(notes), "note")] if notes else [])]),

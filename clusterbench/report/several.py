@@ -13,7 +13,7 @@ from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
-from clusterbench.report import Compared, Report, machine, page, when
+from clusterbench.report import Compared, Report, figures_of, headline_of, machine, page, when
 from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
@@ -51,9 +51,12 @@ def render_together(
     folder.write("verdict.json", judged.as_json())
     single = dict(zip(names_of(parts), map(reading_of, parts), strict=True))
     compared = list(_compared(single))
-    written = folder.write("index.html", page(reading, answers, judged, [*map(_about, single.values())], compared))
+    figures = figures_of(reading)
+    headline = headline_of(reading, figures)
+    about = [*map(_about, single.values())]
+    written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
-    return Report(written, judged, prices=prices_text(reading))
+    return Report(written, judged, headline, prices=prices_text(reading))
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:

@@ -230,8 +230,12 @@ def _metrics(lines: Sequence[Sequence[Row]], priced: Sequence[float | None]) -> 
                 values = figures[row.metric] = [None] * len(lines)
             units[row.metric] = row.unit
             values[line] = row.value
-    for name, values in _of_many(figures, MOST_METRICS):
-        of = scale(units[name], [value for value in values if value is not None])
+    kept = _of_many(figures, MOST_METRICS)
+    rates = [value for name, values in kept if units[name] == "B/s" for value in values if value is not None]
+    for name, values in kept:
+        # One unit for all rates of bytes: columns of algbw and busbw are compared with each other.
+        alike = rates if units[name] == "B/s" else [value for value in values if value is not None]
+        of = scale(units[name], alike)
         if of.unit == "" and name.startswith("parity"):
             yield CaseColumn(name, "", "number", [None if v is None else float(f"{v:.1e}") for v in values])
         else:

@@ -174,7 +174,7 @@ class _Watch:
         self.began_s.append(time.perf_counter())
         self.cpu_s.append(time.process_time())
 
-    def end(self, outcome):
+    def end(self, outcome, observation):
         self.outcomes.append(outcome)
 
 

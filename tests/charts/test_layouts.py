@@ -46,3 +46,10 @@ def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
     assert chart.answer(data).startswith(
         "3 of 4 layouts compute what one rank computes, 1 ended before that was known;"
     )
+
+
+def test_layouts_too_few_to_rank_are_counted_below_the_chart() -> None:
+    chart = Layouts()
+    assert chart.left_out(chart.select(of_rows([*ROWS, *step("dp8", 9)])) or []) == (
+        "Not drawn: 1 layout, too few of its workload and number of ranks to rank."
+    )

@@ -1,6 +1,10 @@
 import pytest
+from matplotlib.colors import to_rgba
 
+from clusterbench.charts._part_colours import part_colours
 from clusterbench.charts.step_breakdown import StepBreakdown
+from clusterbench.formulas.attribution import EXPOSED, PARTS
+from clusterbench.layout import AXES, REPLICA, SHARD, VIEWS
 from clusterbench.rows import Row
 from tests.report.synthetic import case, of_rows, row
 
@@ -33,6 +37,18 @@ def test_the_parts_are_stacked_to_the_step_and_a_part_that_nobody_has_is_left_ou
     ]
     assert [entry.cells[5] for entry in panel.entries] == pytest.approx([1.0, 1.0])
     assert [entry.case for entry in panel.entries] == [row.case for row in (TWO[0], TWO[-1])]
+
+
+def test_every_part_has_a_colour_of_its_own_and_the_same_in_every_run() -> None:
+    parts = [(part, "") for part in PARTS if part != EXPOSED] + [
+        (EXPOSED, axis) for axis in (*AXES, *VIEWS, SHARD, REPLICA)
+    ]
+    colours = part_colours(parts)
+    assert len(set(colours.values())) == len(parts)
+    assert part_colours([("rest", "")])["rest"] == colours["rest"]
+    (panel,) = StepBreakdown().draw(StepBreakdown().select(of_rows(TWO)) or [])
+    drawn = {bars.get_label(): bars.patches[0].get_facecolor() for bars in panel.figure.axes[0].containers}
+    assert drawn["imbalance"] == to_rgba(*colours["imbalance"])
 
 
 def test_the_answer_takes_the_largest_run_apart() -> None:

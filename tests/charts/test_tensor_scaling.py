@@ -27,15 +27,24 @@ def test_the_answer_names_the_fall_and_the_saving() -> None:
         *step("tp4+sp", 1490, 30 * MIB),
     ]
     assert answer(rows) == (
-        "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1); sequence parallelism "
+        "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1, so "
+        "4 ranks train 1.27 times as fast as 1); sequence parallelism "
         "lowered peak memory at tp4 by 25 %, from 40 to 30 MiB."
+    )
+
+
+def test_iterations_that_differ_much_stand_beside_their_figure() -> None:
+    wide = [row._replace(low=row.value * 0.9, high=row.value * 1.1) for row in step("tp1", 2000) if row.value]
+    assert answer([*wide, *step("tp2", 1500)]).startswith(
+        "From tp1 to tp2 throughput per rank fell from 2,000 (1,800 to 2,200) to 1,500 tokens/s"
     )
 
 
 def test_the_answer_names_the_degree_that_did_not_fit() -> None:
     rows = [*step("tp1", None), *step("tp2", 2000), *step("tp4", 1000)]
     assert answer(rows) == (
-        "From tp2 to tp4 throughput per rank fell from 2,000 to 1,000 tokens/s (50 % of tp2; tp1: out of memory)."
+        "From tp2 to tp4 throughput per rank fell from 2,000 to 1,000 tokens/s (50 % of tp2, so "
+        "4 ranks train as fast as 2; tp1: out of memory)."
     )
 
 

@@ -43,8 +43,16 @@ def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
     chart = TopConfig()
     data = chart.select(of_rows([*step("tp1", 300), *FOUR]))
     assert data is not None
-    assert chart.answer(data) == (
-        "Fastest are small on 4 ranks with dp4 (900 tokens/s, best of 3). Without a figure: 1 failed."
+    assert chart.answer(data) == "Fastest: small on 4 ranks with dp4 (900 tokens/s, best of 3)."
+    assert chart.left_out(data) == "Without a figure: 1 failed."
+
+
+def test_where_more_ranks_are_slower_the_answer_names_the_number_that_is_fastest() -> None:
+    rows = [
+        row for layout, speed in {"dp4": 900, "tp4": 700, "pp4": 800, "dp8": 600}.items() for row in step(layout, speed)
+    ]
+    assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
+        "Fastest: small on 4 ranks with dp4 (900 tokens/s, best of 3; 8 ranks reach 600 tokens/s)."
     )
 
 
@@ -121,7 +129,7 @@ def test_rows_are_lengths_where_one_shape_was_run_with_several() -> None:
     assert story is not None
     assert story.title == "small, sequences of 8,192 tokens, on 4 ranks"
     assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
-        "Fastest are small, sequences of 4,096 tokens, on 4 ranks with dp4 (900 tokens/s, best of 3); small, sequences "
+        "Fastest: small, sequences of 4,096 tokens, on 4 ranks with dp4 (900 tokens/s, best of 3); small, sequences "
         "of 8,192 tokens, on 4 ranks with dp4 (900 tokens/s, best of 3)."
     )
 
@@ -143,7 +151,7 @@ def test_a_refusal_counts_once_and_not_where_the_same_ran_with_other_nodes() -> 
     assert "best of 3\n× 1 failed\n× 1 refused" in texts(rows)
     assert [label.get_text() for label in panel(rows).figure.axes[0].get_xticklabels()] == ["1", "4"]
     assert TopConfig().left_out(TopConfig().select(of_rows(rows)) or []) == (
-        "Not drawn: 1 refused for numbers of ranks on which nothing was to run."
+        "Not drawn: 1 refused for numbers of ranks on which nothing was to run. Without a figure: 1 failed, 1 refused."
     )
 
 
@@ -244,7 +252,7 @@ def test_the_best_of_several_attempts_counts_and_a_tie_names_both() -> None:
     assert "DP4\nMBS 1\nor\nTP4\nMBS 1" in texts(rows)
     assert entry(rows, "small", 4).cells[2] == "dp4, MBS 1 or tp4, MBS 1"
     assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
-        "Fastest are small on 4 ranks with dp4 or tp4 (950 tokens/s, best of 4)."
+        "Fastest: small on 4 ranks with dp4 or tp4 (950 tokens/s, best of 4)."
     )
 
 
@@ -273,10 +281,11 @@ def test_an_imported_mfu_that_would_choose_otherwise_is_shown_with_the_reason() 
     assert story is not None
     assert story.title == "small on 4 ranks, by imported MFU"
     assert story.sentences[1] == "By tokens/s the fastest is dp4, MBS 1."
-    assert chart.answer(data) == (
-        "Fastest are small on 4 ranks with dp4 (900 tokens/s, best of 3). Ranked by the imported MFU instead, 1 of 2 "
-        "cells name another layout or micro-batch. The imported MFU does not follow from throughput alone: over the "
-        "MFU recomputed from it, it is 1.200 for small with pp > 1, and 1.00 for all others."
+    assert chart.answer(data) == "Fastest: small on 4 ranks with dp4 (900 tokens/s, best of 3)."
+    assert chart.left_out(data) == (
+        "Ranked by the imported MFU instead, 1 of 2 cells name another layout or micro-batch. The imported MFU does "
+        "not follow from throughput alone: over the MFU recomputed from it, it is 1.200 for small with pp > 1, and "
+        "1.00 for all others."
     )
 
 

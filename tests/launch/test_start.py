@@ -29,7 +29,7 @@ pytestmark = pytest.mark.gloo
 
 class Silent:
     def begin(self, number, total, execution): ...
-    def end(self, outcome): ...
+    def end(self, outcome, observation): ...
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_silent_rank_is_named_at_the_deadline(agent, tmp_path, fault, words):
 
 def test_a_rank_that_stops_between_two_cases_is_named(agent, tmp_path):
     class StopRank2(Silent):
-        def end(self, outcome):
+        def end(self, outcome, observation):
             if outcome.status == "ok":
                 os.kill(agent._workers[2].pid, signal.SIGSTOP)
 

@@ -204,6 +204,17 @@ def test_dark_is_dark(open_page: Callable[..., Page], tmp_path: Path) -> None:
 
 
 @with_planted_chart
+def test_letters_of_charts_are_as_large_as_those_around_them(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    page = open_page(good_run(tmp_path / "run"))
+    assert not page.locator("figcaption details p").first.is_visible()
+    scales = page.locator("#charts svg").evaluate_all(
+        "all => all.map(svg => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"
+    )
+    assert scales
+    assert all(scale <= 1.41 for scale in scales)
+
+
+@with_planted_chart
 def test_without_javascript_verdict_findings_charts_and_cases_are_there(
     open_page: Callable[..., Page], tmp_path: Path
 ) -> None:

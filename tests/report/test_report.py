@@ -23,11 +23,11 @@ from clusterbench.diagnoses import Finding
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
 from clusterbench.drawing.svg import MOST_PLACES
-from clusterbench.report import _group, render_report
+from clusterbench.report import _group, headline_of, render_report
 from clusterbench.report.panels import MOST_TOLD
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
-from clusterbench.types import Refusal
+from clusterbench.types import Case, Refusal
 from tests.facts.machine import healthy
 from tests.report.synthetic import all_reduce_run, case, good_run, observation, outcome, plant, tp_scale_run, write_run
 
@@ -51,7 +51,8 @@ def test_the_question_is_answered_with_measured_figures(tmp_path: Path) -> None:
     page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
     assert "<h1>How far does tensor parallelism scale, and what does sequence parallelism save?</h1>" in page
     assert (
-        '<p class="answer">From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1;' in page
+        '<p class="answer">From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1, so 4'
+        in page
     )
     assert "<span>measured</span> <strong>COMPLETE</strong> <span>6 of 7 cases; 1 out of memory as expected" in page
     assert "<span>proven</span> <strong>NOT PROVEN</strong>" in page
@@ -61,6 +62,46 @@ def test_without_a_figure_it_says_that_nothing_answers_the_question(tmp_path: Pa
     page = render_report(write_run(tmp_path / "run", [case("a")], [])).path.read_text()
     assert "Nothing was measured that could answer this: none of 1 cases has a figure." in page
     assert "INCOMPLETE" in page
+
+
+def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
+    report = render_report(tp_scale_run(tmp_path / "run"))
+    question, answer, *_ = report.text.splitlines()
+    assert question == "How far does tensor parallelism scale, and what does sequence parallelism save?"
+    assert answer.startswith("From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s")
+    assert "\n\nmeasured  COMPLETE" in report.text
+    assert report.link == (tmp_path / "run" / "index.html").resolve().as_uri()
+
+
+def tour(path: Path, **ends: Any) -> tuple[Reading, list[Case]]:
+    """A run of one case of each benchmark, and how each ended."""
+    cases = [case(name, benchmark=name) for name in ends]
+    records = [
+        (outcome(each, end), observation(each) if end == "ok" else None)
+        for each, end in zip(cases, ends.values(), strict=True)
+    ]
+    return read(write_run(path, cases, records)), cases
+
+
+def drawn(answer: str, *cases: Case) -> dict[str, Any]:
+    return {"answer": answer, "is_aside": False, "cases": {each.id for each in cases}}
+
+
+def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) -> None:
+    reading, (steps, calls) = tour(tmp_path / "run", steps="ok", calls="ok")
+    figures = [drawn("tp1 is fastest.", steps), drawn("tp1 sends least.", steps), drawn("8 GB/s.", calls)]
+    assert headline_of(reading, figures[:2]).answers == ("tp1 is fastest.",)
+    assert headline_of(reading, figures).answers == ("tp1 is fastest.", "8 GB/s.")
+
+
+def test_of_a_tour_it_says_how_many_benchmarks_have_figures_and_how_the_others_ended(tmp_path: Path) -> None:
+    ends = {"matrices": "ok", "links": "ok", "disks": "skipped", "nics": "failed"}
+    reading, (matrices, links, *_) = tour(tmp_path / "run", **ends)
+    assert headline_of(reading, [drawn("5 TFLOP/s.", matrices), drawn("8 GB/s.", links)]).answers == (
+        "2 of 4 benchmarks have figures; skipped: disks; failed: nics.",
+        "5 TFLOP/s.",
+        "8 GB/s.",
+    )
 
 
 def test_a_cpu_run_says_what_it_cannot_say(tmp_path: Path) -> None:

@@ -56,3 +56,16 @@ def test_a_case_that_was_timed_too_early_is_flagged_where_its_figures_are(tmp_pa
     }
     assert found["note"] == ["not settled", None]
     assert "warm_up_drift" not in found
+
+
+def test_rates_of_bytes_have_one_unit_so_that_they_can_be_compared(tmp_path: Path) -> None:
+    figures = [
+        {"name": "algbw", "unit": "B/s", "value": 0.9e9},
+        {"name": "busbw", "unit": "B/s", "value": 1.6e9},
+        {"name": "latency", "unit": "s", "value": 2e-5},
+    ]
+    planned = case("a", 1)
+    run = write_run(tmp_path / "run", [planned], [(outcome(planned), observation(planned, figures=figures))])
+    shown = {column.name: (column.unit, column.values) for column in columns(read(run))}
+    assert (shown["algbw"], shown["busbw"]) == (("GB/s", [0.9]), ("GB/s", [1.6]))
+    assert shown["latency"][0] == "us"
