@@ -1,0 +1,171 @@
+"""Suites of training steps drawn by a seed: odd models, every layout, options in any combination that nobody refuses.
+
+``python -m tests.random_steps 4 60 --seed 11 > steps.yaml`` draws 60 steps of 4 ranks, and ``clusterbench run
+steps.yaml --num-ranks 4 --device cpu`` runs them: every one of them is right, so each ``wrong`` is a defect of the step
+or of its proof.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import yaml
+
+import clusterbench
+from clusterbench.errors import SuiteError
+from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.layout import RANK_ORDERS, ParallelLayout
+from clusterbench.parallel.context import KINDS
+from clusterbench.precision import PRECISIONS
+
+Setting = dict[str, Any]
+"""What a suite says of a benchmark."""
+
+SECONDS = 600
+"""After which a step counts as hanging: compilers take long where cores are few."""
+
+
+def layouts_on(num_ranks: int) -> list[ParallelLayout]:
+    """Every layout on so many ranks, stages of ZeRO and riders included."""
+    degrees = [degree for degree in range(1, num_ranks + 1) if num_ranks % degree == 0]
+    found = list[ParallelLayout]()
+    for pp in degrees:
+        for cp in degrees:
+            for tp in degrees:
+                if num_ranks % (pp * cp * tp) == 0:
+                    found += _with_riders(pp, num_ranks // (pp * cp * tp), cp, tp, degrees)
+    return found
+
+
+def _with_riders(pp: int, dp: int, cp: int, tp: int, degrees: list[int]) -> Iterator[ParallelLayout]:
+    for ep in degrees:
+        for sp in (False, True):
+            for zero in range(4):
+                try:
+                    yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, ep=ep, zero=zero)
+                except SuiteError:
+                    continue
+
+
+def drawn_shape(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> Setting:
+    """A small model whose sizes have little in common."""
+    heads = rng.choice([2, 4, 6, 8])
+    layers = max(2, layout.pp)
+    shape: Setting = {
+        "name": f"drawn-{rng.randrange(10**6)}",
+        "hidden_size": rng.choice([32, 48, 64, 96]),
+        "num_layers": rng.choice([layers, 2 * layers, 2 * layers + 1]),
+        "num_heads": heads,
+        "num_kv_heads": rng.choice([kv for kv in range(1, heads + 1) if heads % kv == 0]),
+        "head_dim": rng.choice([8, 16, 32]),
+        "ffn_hidden_size": rng.choice([64, 96, 128, 160]),
+        "vocab_size": rng.choice([128, 256, 257, 384, 512]),
+        "tied_embeddings": rng.random() < 0.3,
+    }
+    if has_experts:
+        shape["num_experts"] = rng.choice([2, 4, 8])
+        shape["experts_per_token"] = rng.choice([1, 2])
+        shape["num_shared_experts"] = rng.choice([0, 0, 1, 2])
+    return shape
+
+
+def drawn_step(rng: random.Random, layout: ParallelLayout, compiled: float) -> Setting:
+    """One step, which may be one that is refused."""
+    has_experts = layout.ep > 1 or rng.random() < 0.2
+    micro_batch = rng.choice([1, 1, 2, 3])
+    step: Setting = {
+        "benchmark": "train_step",
+        "layouts": [str(layout)],
+        "shape": drawn_shape(rng, layout, has_experts),
+        "seq_len": rng.choice([32, 48, 64, 96, 128]),
+        "micro_batch_size": micro_batch,
+        "global_batch_size": micro_batch * layout.dp * rng.choice([1, 2, 3, 4, 8]),
+        "iterations": 2,
+        "warmup": rng.choice([0, 1, 3]),
+        "seed": rng.randrange(1000),
+        "rank_order": rng.choice(list(RANK_ORDERS)),
+        "recompute": rng.choice(["none", "none", "selective", "full"]),
+        "compile": rng.random() < compiled,
+        "time_limit_s": SECONDS,
+    }
+    for name, values, chance in (
+        ("loss_chunks", [2, 3, 4], 0.3),
+        ("attention_backend", ["math", "flash"], 0.15),
+        ("max_grad_norm", [0.1, 100.0], 0.15),
+    ):
+        if rng.random() < chance:
+            step[name] = rng.choice(values)
+    return step | _precision(rng) | _of_axes(rng, layout, has_experts)
+
+
+def _precision(rng: random.Random) -> Setting:
+    of: Setting = {"dtype": rng.choice(["float32", "bfloat16", "bfloat16", "float64"])}
+    if of["dtype"] == "bfloat16":
+        of["precision"] = rng.choice(["float32_master", *PRECISIONS])
+        if rng.random() < 0.3:
+            of["gradient_dtype"] = "bfloat16"
+        if of["precision"] == "pure_bfloat16":
+            of["update_rounding"] = rng.choice(["nearest", "stochastic"])
+        of["float8"] = rng.choice(["none"] * 8 + ["tensorwise", "rowwise"])
+    return of
+
+
+def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> Setting:
+    of: Setting = {}
+    if layout.cp > 1:
+        of["context"] = rng.choice(KINDS)
+    if layout.tp > 1:
+        of["loss_parallel"] = rng.choice([True, False])
+    if layout.pp > 1:
+        of |= {"schedule": rng.choice(list(SCHEDULES)), "chunks_per_rank": rng.choice([0, 0, 0, 1, 2, 3])}
+    if layout.zero >= 2:
+        of |= {"offload": rng.choice([True, False, False]), "shard_group_size": rng.choice([0, 0, 2])}
+    if layout.dp > 1 and not layout.zero:
+        of["compress"] = rng.choice(["none", "none", "bf16", "powersgd"])
+        if of["compress"] == "powersgd":
+            of["powersgd_rank"] = rng.choice([1, 2, 4])
+    if has_experts:
+        of |= {"routing": rng.choice(["real", "balanced"]), "aux_loss": rng.choice([0.0, 0.01])}
+    if layout.ep > 1:
+        of["expert_overlap"] = rng.choice([True, False])
+    return of
+
+
+def drawn_suite(num_ranks: int, count: int, seed: int, compiled: float = 0.1) -> Setting:
+    """A suite of ``count`` steps that a plan takes; the same for the same arguments."""
+    rng, layouts = random.Random(seed), layouts_on(num_ranks)
+    steps = list[Setting]()
+    with TemporaryDirectory() as folder:
+        while len(steps) < count:
+            step = drawn_step(rng, rng.choice(layouts), compiled)
+            if _is_taken(step, num_ranks, Path(folder) / "suite.yaml"):
+                steps.append(step)
+    return {"suite": f"random_steps_{num_ranks}_{seed}", "benchmarks": steps}
+
+
+def _is_taken(step: Setting, num_ranks: int, place: Path) -> bool:
+    place.write_text(yaml.safe_dump({"suite": "drawn", "benchmarks": [step]}, sort_keys=False))
+    try:
+        return bool(clusterbench.plan(place, clusterbench.Cluster(1, num_ranks, "cpu")).cases)
+    except SuiteError:
+        return False
+
+
+@click.command()
+@click.argument("num_ranks", type=click.IntRange(1, 16))
+@click.argument("count", type=click.IntRange(1, 10_000))
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--compiled", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share that compiles.")
+def main(num_ranks: int, count: int, seed: int, compiled: float) -> None:
+    """Print a suite of COUNT steps of NUM_RANKS ranks."""
+    yaml.safe_dump(drawn_suite(num_ranks, count, seed, compiled), sys.stdout, sort_keys=False)
+
+
+if __name__ == "__main__":
+    main()

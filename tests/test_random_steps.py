@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import clusterbench
+from clusterbench.layout import ParallelLayout
+from tests.random_steps import drawn_suite, layouts_on, main
+
+
+def test_layouts_are_all_that_there_are() -> None:
+    assert {str(layout) for layout in layouts_on(2)} > {"dp2", "dp2+zero3", "cp2+ep2", "tp2+sp", "tp2", "pp2"}
+    assert all(layout.world_size == 4 for layout in layouts_on(4))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_every_step_that_is_drawn_is_planned_and_a_seed_draws_the_same(num_ranks: int, tmp_path: Path) -> None:
+    said = CliRunner().invoke(main, [str(num_ranks), "12", "--seed", "7"])
+    assert said.exit_code == 0, said.output
+    (tmp_path / "steps.yaml").write_text(said.stdout)
+    plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, num_ranks, "cpu"))
+    assert (len(plan.cases), plan.refusals) == (12, ())
+    drawn = drawn_suite(num_ranks, 12, 7)
+    assert yaml.safe_load(said.stdout) == drawn
+    assert drawn_suite(num_ranks, 12, 8) != drawn
+    assert all(ParallelLayout.parse(step["layouts"][0]).world_size == num_ranks for step in drawn["benchmarks"])
