@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, options_of
 from clusterbench.units import format_bytes
@@ -54,7 +55,7 @@ def about(kind: str, name: str) -> str:
         return thing.read_text(encoding="utf-8", errors="replace").rstrip()
     lines = [f"# {line}".rstrip() for line in _doc(thing).splitlines()]
     if not inspect.isclass(thing):
-        values = [[field.name, getattr(thing, field.name)] for field in fields(thing)]
+        values = [[field.name, _in_words(getattr(thing, field.name))] for field in fields(thing)]
         return "\n".join([*comment(f"{name}: {_line_about(thing)}"), *aligned(["field", "value"], values)])
     options = _options(thing)
     return "\n".join([*lines, "#", *options] if options else lines)
@@ -103,9 +104,26 @@ def _line_about(thing: Any) -> str:
         return _question(thing)
     if inspect.isclass(thing):
         return _doc(thing).partition("\n\n")[0].replace("\n", " ")
+    if isinstance(thing, Accelerator):
+        return _line_about_card(thing)
     billions = thing.num_parameters / 1e9
     size = f"{billions:.3g} billion" if billions >= 1 else f"{1e3 * billions:.3g} million"
     return f"{size} parameters; {thing.source}"
+
+
+def _line_about_card(card: Accelerator) -> str:
+    dtype, peak = next(iter(card.peak_flops_per_s.items()))
+    memory = f"{card.memory_bytes / 1e9:g} GB" if card.memory_bytes else "memory not on record"
+    server = f"; {card.gpus_per_node} in a server" if card.gpus_per_node else ""
+    return f"{memory}, {peak / 1e12:,.0f} TFLOP/s in {dtype}{server}"
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {of:g}" for name, of in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return "-" if value in (None, "") else f"{value:,.12g}" if isinstance(value, float) else value
 
 
 def _doc(thing: Any) -> str:
@@ -147,6 +165,7 @@ _KINDS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "benchmarks": partial(_things_in, "clusterbench.benchmarks", "Benchmark"),
     "parallelisms": partial(_things_in, "clusterbench.parallel", "Parallelism"),
     "shapes": _shapes,
+    "cards": accelerators,
     "suites": _suites,
     "charts": partial(_things_in, "clusterbench.charts", "Chart"),
     "diagnoses": partial(_things_in, "clusterbench.diagnoses", "Diagnosis"),

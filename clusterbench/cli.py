@@ -967,7 +967,7 @@ def _plan_as_json(plan: Plan) -> str:
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
 def list_things(kind: str | None, name: str | None) -> None:
-    """Show what there is: benchmarks, parallelisms, shapes, suites, charts, diagnoses.
+    """Show what there is: benchmarks, parallelisms, shapes, cards, suites, charts ...
 
     With KIND, one line each. With KIND and NAME, all about one: a benchmark's options, for instance.
     """

@@ -97,12 +97,12 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
         (
             ("list", "benchmark"),
             "error: there are no 'benchmark' to list. Did you mean 'benchmarks'?\n"
-            "Kinds: benchmarks, parallelisms, shapes, suites, charts, diagnoses, profiles.\n",
+            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n",
         ),
         (
             ("list", "checks"),
             "error: there are no 'checks' to list.\n"
-            "Kinds: benchmarks, parallelisms, shapes, suites, charts, diagnoses, profiles.\n"
+            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n"
             "hint: 'clusterbench doctor --list' shows the checks\n",
         ),
         (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
@@ -135,7 +135,10 @@ def test_a_bug_keeps_its_traceback(run, monkeypatch):
         run("plan", "s.yaml")
 
 
-@pytest.mark.parametrize("kind", ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses", "profiles"])
+KINDS = ["benchmarks", "parallelisms", "shapes", "cards", "suites", "charts", "diagnoses", "profiles"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_listed_a_line_each(run, kind):
     (header, *lines) = run("list", kind).stdout.splitlines()
     assert header.split()[:2] == ["#", kind]
@@ -146,9 +149,12 @@ def test_every_kind_is_listed_a_line_each(run, kind):
 def test_everything_is_listed_when_nothing_is_asked(run):
     done = run("list")
     assert done.exit_code == 0
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("#")] == (
-        ["benchmarks", "parallelisms", "shapes", "suites", "charts", "diagnoses", "profiles"]
-    )
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("#")] == KINDS
+
+
+def test_a_card_is_told_by_its_data_sheet(run):
+    assert "  h200-sxm-141gb  141 GB, 989 TFLOP/s in bfloat16; 8 in a server" in run("list", "cards").stdout
+    assert "  memory_bytes        80,000,000,000" in run("list", "cards", "h100-sxm-80gb").stdout
 
 
 def test_the_options_of_a_benchmark_are_explained(run):
