@@ -159,7 +159,7 @@ def test_a_damaged_file_in_the_folder_costs_the_prices_and_not_the_run(folder: P
 
 def test_terminal_and_page_have_the_price_beside_the_step(folder: Path, tmp_path: Path) -> None:
     done = invoked("report", folder, "--rates", written(tmp_path))
-    lines = [line.split() for line in done.stderr.splitlines()]
+    lines = [line.split() for line in done.stderr.splitlines() if line]
     assert lines[0] == ["#", "case", "step", "priced", "from", "to", "measured"]
     assert len([line for line in lines if line[0].startswith("train_step/")]) == STEPS
     assert '"name":"priced","unit":"ms"' in (folder / "index.html").read_text()
