@@ -25,7 +25,7 @@ from tests.lab import slurm as slurm_of_a_lab
 from tests.lab.hosts import LOGIN, Lab
 from tests.lab.launchers import Launcher
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 HOSTS = ["cb1", "cb2", "cb3", "cb4"]
 SUITE = """
@@ -110,7 +110,7 @@ def run(lab, launcher, suite, out, *arguments, exit_code=0):
     """A run that must end so, and leave nothing behind; what it said."""
     # hosts of the lab share two cores: which of them is slower is not what these runs are about
     command = clusterbench(launcher, suite, "--out", out, "--fail-on", "incomplete", *arguments)
-    done = lab.run(LOGIN, command, env=launcher.environment, timeout=250)
+    done = lab.run(LOGIN, command, env=launcher.environment, timeout=500)
     assert done.returncode == exit_code, done.stderr
     assert left_running(lab) == []
     return done.stderr
@@ -197,7 +197,7 @@ def batch(lab, tmp_path, script):
         f"--output={output}",
         str(file),
     ]
-    done = lab.run(LOGIN, command, timeout=250)
+    done = lab.run(LOGIN, command, timeout=500)
     return done.returncode, output.read_text()
 
 
