@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +22,7 @@ from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.layout import RANK_ORDERS, ParallelLayout
 from clusterbench.parallel.context import KINDS
 from clusterbench.precision import PRECISIONS
+from tests.training.layouts import layouts_on
 
 Setting = dict[str, Any]
 """What a suite says of a benchmark."""
@@ -31,26 +31,8 @@ SECONDS = 600
 """After which a step counts as hanging: compilers take long where cores are few."""
 
 
-def layouts_on(num_ranks: int) -> list[ParallelLayout]:
-    """Every layout on so many ranks, stages of ZeRO and riders included."""
-    degrees = [degree for degree in range(1, num_ranks + 1) if num_ranks % degree == 0]
-    found = list[ParallelLayout]()
-    for pp in degrees:
-        for cp in degrees:
-            for tp in degrees:
-                if num_ranks % (pp * cp * tp) == 0:
-                    found += _with_riders(pp, num_ranks // (pp * cp * tp), cp, tp, degrees)
-    return found
-
-
-def _with_riders(pp: int, dp: int, cp: int, tp: int, degrees: list[int]) -> Iterator[ParallelLayout]:
-    for ep in degrees:
-        for sp in (False, True):
-            for zero in range(4):
-                try:
-                    yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, ep=ep, zero=zero)
-                except SuiteError:
-                    continue
+def _place(layout: ParallelLayout) -> tuple[int, ...]:
+    return layout.pp, layout.cp, layout.tp, layout.ep, layout.sp, layout.zero
 
 
 def drawn_shape(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> Setting:
@@ -139,7 +121,7 @@ def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> S
 
 def drawn_suite(num_ranks: int, count: int, seed: int, compiled: float = 0.1) -> Setting:
     """A suite of ``count`` steps that a plan takes; the same for the same arguments."""
-    rng, layouts = random.Random(seed), layouts_on(num_ranks)
+    rng, layouts = random.Random(seed), sorted(layouts_on(num_ranks), key=_place)
     steps = list[Setting]()
     with TemporaryDirectory() as folder:
         while len(steps) < count:

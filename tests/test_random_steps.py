@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 import clusterbench
 from clusterbench.layout import ParallelLayout
-from tests.random_steps import drawn_suite, layouts_on, main
+from tests.random_steps import drawn_suite, main
+from tests.training.layouts import layouts_on
 
 
 def test_layouts_are_all_that_there_are() -> None:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 from typing import Any
 
 import pytest
 
-from clusterbench.errors import LayoutError
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.context import KINDS
 from tests.proof.test_parity import prove
 from tests.training.jobs import Case, Together, name_of, objection_to, parity_of
+from tests.training.layouts import layouts_on
 
 SEED = 20261120
 MIXES = {2: 10, 4: 16, 8: 16}
@@ -48,17 +47,6 @@ def names_in(layout: ParallelLayout) -> list[str]:
 
 def pairs_in(layout: ParallelLayout) -> set[tuple[str, str]]:
     return set(combinations(names_in(layout), 2))
-
-
-def layouts_on(world_size: int) -> Iterator[ParallelLayout]:
-    degrees = [degree for degree in range(1, world_size + 1) if world_size % degree == 0]
-    for pp, dp, cp, tp in product(degrees, repeat=4):
-        if pp * dp * cp * tp == world_size:
-            for sp, ep, zero in product((False, True), degrees, range(4)):
-                try:
-                    yield ParallelLayout(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, ep=ep, zero=zero)
-                except LayoutError:
-                    continue
 
 
 def drawn(layout: ParallelLayout, rng: random.Random) -> Case | None:
