@@ -26,6 +26,7 @@ FORKSERVER.set_forkserver_preload(
         "torch.distributed.pipelining",
         "torch.distributed.optim",
         "torch._dynamo",  # which the first optimizer of a process imports, for 1.6 s
+        "tests.compiler",
         "clusterbench.proof.parity",
         "clusterbench.training.passes",
     ]

@@ -146,6 +146,13 @@ _names: dict[str, str] = {}
 are equal, so a second grid's tensors may travel in a group of the first."""
 
 
+def traffic_counter(rig: Any) -> Any:
+    """Counts what is sent in groups of this and of earlier rigs."""
+    from clusterbench.engine.traffic import TrafficCounter
+
+    return TrafficCounter({**_names, **rig.grid.names()})
+
+
 @cache
 def remember_one_rank() -> None:
     """Has the proof run a twin on one rank once for all cases of a start: what tests break are steps on many."""
@@ -184,7 +191,6 @@ Totals = dict[tuple[str, str], tuple[int, int]]
 
 def traffic_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> tuple[Totals, Totals]:
     """Counted and expected collectives of one step: (axis, op) -> calls and bytes."""
-    from clusterbench.engine.traffic import TrafficCounter
     from clusterbench.training.step import TrainingStep
 
     job = make_job(layout, **changes)
@@ -192,7 +198,7 @@ def traffic_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) ->
     step = TrainingStep(job, every, rig.grid, rig.device)
     for _ in range(steps_to_settle(step)):
         step()
-    with TrafficCounter({**_names, **rig.grid.names()}) as counter:
+    with traffic_counter(rig) as counter:
         step()
     counted = {key: (total.count, total.size_bytes) for key, total in counter.totals().items()}
     return counted, expected(job, every, rig.grid.rank("pp"))
