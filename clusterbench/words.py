@@ -73,7 +73,11 @@ def short(text: str, most: int = 80, mark: str = "...") -> str:
     return text if len(text) <= most else text[: most - len(mark)] + mark
 
 
-def legible(text: str, most: int = 72) -> str:
+LEGIBLE = 72
+"""Characters of a line that a figure has room for."""
+
+
+def legible(text: str, most: int = LEGIBLE) -> str:
     """Names as they can be drawn: each line cut where it would leave the figure no room, and all of it printable.
 
     >>> legible("tp2 \\x1b[31m"), len(legible("x" * 1000))

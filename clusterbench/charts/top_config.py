@@ -34,7 +34,7 @@ from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE
 from clusterbench.units import digits, format_value
-from clusterbench.words import legible, plural
+from clusterbench.words import LEGIBLE, legible, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ _NARROWEST, _WIDEST, _ALL_COLUMNS = 0.7, 1.35, 4.9
 _LETTER, _SMALL_LETTER, _LINE, _NOTE, _GAP = 0.07, 0.053, 0.128, 0.106, 0.02
 _HEADING, _PADDING = 0.25, 0.16
 
-_PALEST, _DEEPEST = 0.06, 0.5
+_PALEST, _DEEPEST = 0.06, 0.65
 
 
 @dataclass(frozen=True)
@@ -451,7 +451,9 @@ def heatmap_panel(
     tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in heatmap.rows}
     width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
     title = "\n".join(wrap(heading, int(width / 0.092))[:3])
-    drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * title.count("\n"))
+    key = wrap(f"Colour: {shade.key}", min(LEGIBLE, int(width / 0.057))) if shade.of_cells else []
+    more_lines = title.count("\n") + max(0, len(key) - 1)
+    drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * more_lines)
     entries: list[Entry] = []
     y = 0.0
     for row in heatmap.rows:
@@ -476,7 +478,7 @@ def heatmap_panel(
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.grid(False)
-    _key(drawn, shade, width, has_empty=len(tops) < len(heatmap.cells), has_untried=len(heatmap.cells) < len(entries))
+    _key(drawn, shade, key, has_empty=len(tops) < len(heatmap.cells), has_untried=len(heatmap.cells) < len(entries))
     return Panel(drawn, columns(shade), tuple(entries))
 
 
@@ -511,7 +513,7 @@ def _cell(axes: Axes, area: Area, words: Words | None, depth: float | None) -> N
         y += step * len(lines) + (_GAP if lines else 0.0)
 
 
-def _key(drawn: Figure, shade: Shade, width: float, *, has_empty: bool, has_untried: bool) -> None:
+def _key(drawn: Figure, shade: Shade, words: Sequence[str], *, has_empty: bool, has_untried: bool) -> None:
     """What the colours say, with a few of them."""
     from matplotlib.patches import Patch
 
@@ -530,7 +532,7 @@ def _key(drawn: Figure, shade: Shade, width: float, *, has_empty: bool, has_untr
     legend = drawn.legend(
         patches, names, loc="outside lower left", ncols=len(patches), frameon=False, fontsize=7.5, handlelength=1.1,
         handleheight=0.9, columnspacing=0.9, handletextpad=0.4, labelcolor=INK, alignment="left",
-        title="\n".join(wrap(f"Colour: {shade.key}", int(width / 0.057))) if shade.of_cells else None,
+        title="\n".join(words) or None,
         title_fontsize=7.5,
     )  # fmt: skip
     legend.get_title().set_color(MUTED)
