@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,11 @@ from clusterbench.benchmarks._files import (
 )
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
 from clusterbench.errors import DiskError, NotHere
+from clusterbench.job import TrainingJob, weight_shapes
+from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
+from clusterbench.precision import MASTER, PRECISIONS, Precision
+from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_written
 from clusterbench.types import SAMPLES, Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
 
@@ -46,6 +50,9 @@ class Checkpoint(Benchmark):
     memory, and its blocking time is until the step could go on; its transfer time is the whole of it.
 
     Every element is compared after a load. The folder must be on a file system that all hosts share.
+
+    With ``shape`` it is the checkpoint of a model: as many tensors and bytes as its weights and AdamW's two moments,
+    each in its rows over all ranks. A layout that copies them saves no more of them, since of copies one is saved.
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = (
@@ -62,14 +69,37 @@ class Checkpoint(Benchmark):
     operations: tuple[str, ...] = option(("save", "load"), "what is timed", choices=_OPERATIONS)
     size: int = option(2**28, "what one rank saves", unit="B", minimum=2**10, maximum=2**42)
     tensors: int = option(16, "among how many tensors of equal size that is divided", minimum=1, maximum=100_000)
+    shape: str | None = option(
+        None,
+        "in place of size and tensors a model, of which the ranks save weights and the optimizer's moments: its name, "
+        "numbers or file",
+        choices=tuple(SHAPES),
+        is_shape=True,
+        is_later=True,
+    )
+    precision: str = option(
+        MASTER, "in which dtypes that model's weights and moments are kept", choices=tuple(PRECISIONS), is_later=True
+    )
     threads: int = option(1, "threads of each rank that write", minimum=1, maximum=256)
 
+    def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        if self.shape is None and "precision" in keys:
+            yield "precision", "without shape there is no model of which it would be"
+        for key in {"size", "tensors"} & set(keys) if self.shape else ():
+            yield key, "with shape it follows from the model"
+
     def points(self, place: Place) -> Iterable[Point]:
+        size_bytes, tensors, model = self.size, self.tensors, dict[str, str]()
+        if self.shape:
+            shape = shape_written(self.shape)
+            size_bytes, tensors = _of_model(shape, PRECISIONS[self.precision], place.world_size)
+            model = {**point_of_shape(shape), "precision": self.precision}
         for operation in self.operations:
             yield {
                 "operation": operation,
-                "size_bytes": self.size,
-                "tensors": self.tensors,
+                "size_bytes": size_bytes,
+                "tensors": tensors,
+                **model,
                 "path": self.path,
                 "threads": self.threads,
                 "checkpoints": self.warmup + self.iterations,
@@ -77,6 +107,9 @@ class Checkpoint(Benchmark):
             }
 
     def label(self, point: Point) -> str:
+        if "shape" in point:
+            precision = "" if point["precision"] == MASTER else f"-{point['precision']}"
+            return f"{point['operation']}-{point['shape']}{precision}"
         return f"{point['operation']}-{format_bytes(point['size_bytes'])}-{point['tensors']}tensors"
 
     def objection(self, point: Point, place: Place) -> str | None:
@@ -146,6 +179,13 @@ class Checkpoint(Benchmark):
         detail = cache_category(observation) if case.point["operation"] == "load" else None
         yield from transferred(case, observation, int(case.point["size_bytes"]), detail)
         yield from cls.sampled(observation)
+
+
+def _of_model(shape: ModelShape, precision: Precision, world_size: int) -> tuple[int, int]:
+    """Bytes that each rank saves of a model, and tensors: a weight and two moments of each, in whole words of each."""
+    tensors = 3 * len(weight_shapes(TrainingJob(shape, ParallelLayout(), 1, 1, 1)))
+    of_all = shape.num_parameters * (precision.weight + 2 * precision.moment)
+    return -(-of_all // (world_size * tensors * WORD_BYTES)) * tensors * WORD_BYTES, tensors
 
 
 class _Model:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from clusterbench.benchmarks.checkpoint import Checkpoint, _Saved
+from clusterbench.cluster import Cluster
 from clusterbench.errors import ClusterbenchError, DiskError
+from clusterbench.types import Place
 from tests.benchmarks.alone import CPU, derived, rig
 from tests.ranks import run_ranks
 
@@ -37,6 +39,28 @@ def test_loads_say_whether_the_cache_had_any_of_it():
 def test_tensors_that_are_not_whole_are_refused():
     (made,) = Checkpoint(operations=("save",), size=MIB, tensors=3).points(CPU)
     assert Checkpoint().objection(made, CPU) == "1048576 B in 3 tensors are not whole words of 8 B in each"
+
+
+@pytest.mark.parametrize(
+    ("precision", "bytes_each"), [("float32_master", 12), ("bfloat16_moments", 8), ("pure_bfloat16", 6)]
+)
+def test_of_a_model_weights_and_both_moments_are_saved_once(precision, bytes_each):
+    """llama-8b has 8,030,261,248 parameters in 291 tensors: 32 layers of 9, and three around them."""
+    place = Place(Cluster(2, 8, "cuda"), 2)
+    made = Checkpoint(shape="llama-8b", precision=precision, operations=("save", "load")).points(place)
+    for point, operation in zip(made, ("save", "load"), strict=True):
+        assert point["tensors"] == 3 * 291
+        of_all = point["size_bytes"] * 16
+        assert of_all == pytest.approx(8_030_261_248 * bytes_each, rel=1e-5)
+        assert of_all >= 8_030_261_248 * bytes_each
+        assert Checkpoint().objection(point, place) is None
+        suffix = "" if precision == "float32_master" else f"-{precision}"
+        assert Checkpoint().label(point) == f"{operation}-llama-8b{suffix}"
+
+
+def test_what_a_model_decides_or_is_missing_is_said():
+    assert dict(Checkpoint(shape="llama-8b").ineffective(["size", "shape"], CPU)).keys() == {"size"}
+    assert dict(Checkpoint().ineffective(["precision", "size"], CPU)).keys() == {"precision"}
 
 
 def on_ranks(operation, path, fault):
