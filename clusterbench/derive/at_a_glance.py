@@ -18,12 +18,19 @@ _RATES = ("busbw", "tokens_per_s", "flops_per_s_per_rank", "bandwidth_per_rank",
 def at_a_glance(case: Case, observation: Observation, cluster: Cluster) -> str:
     """``226.9 ms, 9,027 tokens/s``: its time and its rate; empty where its benchmark derives neither.
 
+    Where all figures are of one kind that is said behind them: ``42.6 ms, 187.9 MB/s per rank (cold)``.
+
     What passes counted on every rank is left out: on thousands of ranks it takes longer than a person should wait.
     """
     timed = replace(observation, passes={name: of for name, of in observation.passes.items() if name == SAMPLES})
     (metrics,) = repeat_metrics(History(case, (), (timed,)), cluster)
-    whole = [metric for metric in metrics if not metric.detail and metric.unit in UNITS]
-    return ", ".join(_said(metric.name, metric.value, metric.unit) for metric in _picked(whole) if metric.value)
+    known = [metric for metric in metrics if metric.unit in UNITS]
+    whole = [metric for metric in known if not metric.detail]
+    kinds = {metric.detail.get("category") for metric in known}
+    (kind,) = kinds if not whole and len(kinds) == 1 else (None,)
+    picked = _picked(whole if kind is None else known)
+    said = ", ".join(_said(metric.name, metric.value, metric.unit) for metric in picked if metric.value)
+    return f"{said} ({kind})" if said and kind is not None else said
 
 
 def _said(name: str, value: float, unit: str) -> str:
