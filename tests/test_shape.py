@@ -122,6 +122,14 @@ def test_a_twin_of_24_heads_has_a_vocabulary_that_24_ranks_divide():
     assert named_shape("llama-3b").twin(2).vocab_size == 384
 
 
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (2, 32), (3, 24), (5, 16), (8, 8), (32, 8), (48, 4), (96, 2)])
+def test_a_twin_of_few_heads_is_as_wide_as_any(heads, head_dim):
+    few = replace(named_shape("llama-tiny"), num_heads=heads, num_kv_heads=heads, head_dim=2, hidden_size=2 * heads)
+    twin = few.twin(2)
+    assert twin.head_dim == head_dim
+    assert twin.hidden_size == heads * head_dim >= 64
+
+
 def test_an_unknown_shape_suggests_the_nearest():
     with pytest.raises(SuiteError) as error:
         named_shape("lama-8b")

@@ -11,6 +11,7 @@ import pytest
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.measured.agreement import STATISTICS, agreements
 from clusterbench.run_folder.attempts import History
+from clusterbench.shape import named_shape, point_of_shape
 from clusterbench.types import Case, Observation, Outcome
 
 HONEST = {
@@ -269,3 +270,14 @@ def test_runs_recorded_before_steps_were_compared_have_nothing_to_say():
     bare = seen("tp1", 1)
     bare = History(bare.case, bare.outcomes, (Observation("", bare.case.hash, 0, 1, ("h",), [[1.0]], [{"loss": 1.0}]),))
     assert verdicts(bare, seen("dp2", 2)) == ["", ""]
+
+
+@pytest.mark.parametrize(("hidden_size", "verdict"), [(128, "wrong"), (16, "agrees")])
+def test_narrow_models_may_differ_by_what_their_rounding_leaves(hidden_size: int, verdict: str) -> None:
+    """Four times 0.005: 0.006 is wrong of a model 64 wide and more, and not of one that is 16 wide."""
+    model = {
+        **point_of_shape(replace(named_shape("llama-tiny"), name="own", hidden_size=hidden_size)),
+        "dtype": "bfloat16",
+    }
+    off = {"first_norm": HONEST["first_norm"] * 1.006}
+    assert verdicts(seen("tp1", 1, **model), seen("dp2", 2, off, **model)) == ["agrees", verdict]

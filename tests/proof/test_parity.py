@@ -130,6 +130,7 @@ IN_LESS: list[Case] = [
         ("dp2+ep2", {"routing": "balanced"}, MOE),
         ("dp2-tp2+sp", {}, {}),
         ("dp4-cp2+zero3", {}, {"shape": "llama-flat-tiny"}),  # parts of a norm's weight with eight elements
+        ("pp2-cp2", {}, {"shape": "llama-tiny-single"}),  # a twin as wide as its one head had gradients off by a tenth
     ]
 ]
 PURE: list[Case] = [
