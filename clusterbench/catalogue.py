@@ -63,7 +63,9 @@ def about(kind: str, name: str) -> str:
 
 def _things(kind: str) -> Mapping[str, Any]:
     if kind not in _KINDS:
-        elsewhere = "\nhint: 'clusterbench doctor --list' shows the checks" if kind == "checks" else ""
+        within = [f"'clusterbench list {known} {kind}'" for known, things in _KINDS.items() if kind in things()]
+        elsewhere = f"\nhint: {within[0]} shows it" if within else ""
+        elsewhere = "\nhint: 'clusterbench doctor --list' shows the checks" if kind == "checks" else elsewhere
         kinds = ", ".join(_KINDS)
         raise SuiteError(f"there are no '{kind}' to list.{nearest(kind, _KINDS)}\nKinds: {kinds}.{elsewhere}")
     return _KINDS[kind]()

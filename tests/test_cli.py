@@ -105,6 +105,12 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
             "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n"
             "hint: 'clusterbench doctor --list' shows the checks\n",
         ),
+        (
+            ("list", "llama-8b"),
+            "error: there are no 'llama-8b' to list.\n"
+            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n"
+            "hint: 'clusterbench list shapes llama-8b' shows it\n",
+        ),
         (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
     ],
 )
