@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 settings.register_profile("any speed", deadline=None)  # other work on these cores makes no example wrong
 settings.load_profile("any speed")
 
+collect_ignore = ["compiler.py"]
+"""What ranks import before they are forked is not for the processes that collect tests."""
+
 LAB, MPI, RANKS = "lab", "mpi", {"gloo", "browser"}
 """Marks of tests that start processes."""
 

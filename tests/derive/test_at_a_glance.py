@@ -16,7 +16,7 @@ from tests.test_examples import EXAMPLES
         ("tp_scale-cpu", "train_step/1n1/tp1", r"\d+\.\d+ ms, \d,\d+ tokens/s"),
         ("fabric-cpu", "all_reduce/1n4/8MiB-float32", r"\d+\.\d+ ms, \d+\.\d [MG]B/s busbw"),
         ("fabric-cpu", "checkpoint/1n4/load-32MiB-16tensors", r"\d+\.\d+ ms, \d+\.\d [MG]B/s per rank \(cold\)"),
-        ("fabric-cpu", "file_io/1n1/read-64MiB", r"\d+\.\d+ ms, \d+\.\d [MG]B/s per rank \(cold\)"),
+        ("fabric-cpu", "file_io/1n4/read-64MiB-by1MiB-all", r"\d+\.\d+ ms, \d+\.\d [MG]B/s per rank \(cold\)"),
     ],
 )
 def test_a_case_says_its_time_and_its_rate(example: str, case: str, words: str) -> None:
