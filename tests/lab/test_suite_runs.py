@@ -34,7 +34,13 @@ question: Does it run across hosts?
 num_nodes: {num_nodes}
 benchmarks:
   - {{benchmark: all_reduce, min_size: 1MiB, max_size: 4MiB, iterations: 3, time_limit_s: 300}}
-  - {{benchmark: train_step, layouts: [dp*], seq_len: 32, global_batch_size: 8, warmup: 1, iterations: 2, time_limit_s: 300}}
+  - benchmark: train_step
+    layouts: [dp*]
+    seq_len: 32
+    global_batch_size: 8
+    iterations: 2
+    warmup: 1
+    time_limit_s: 300
 """
 SMALL_SUITE = """
 suite: {name}
