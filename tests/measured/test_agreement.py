@@ -281,3 +281,9 @@ def test_narrow_models_may_differ_by_what_their_rounding_leaves(hidden_size: int
     }
     off = {"first_norm": HONEST["first_norm"] * 1.006}
     assert verdicts(seen("tp1", 1, **model), seen("dp2", 2, off, **model)) == ["agrees", verdict]
+
+
+@pytest.mark.parametrize("off", [{"norm": HONEST["norm"] * 1.35}, {"loss": HONEST["loss"] * 1.03}])
+def test_what_differs_by_more_than_rounding_is_wrong_however_narrow_a_model_is(off: dict[str, float]) -> None:
+    model = {**point_of_shape(replace(named_shape("llama-tiny"), name="own", hidden_size=2)), "dtype": "bfloat16"}
+    assert verdicts(seen("tp1", 1, **model), seen("dp2", 2, off, **model)) == ["agrees", "wrong"]
