@@ -14,13 +14,15 @@ from tests.ranks import Calls
 from tests.report.synthetic import case, observation, outcome, reading
 
 NOBODY = -1
+STEPS, MORE_STEPS = 20, 160
+"""Where neighbouring steps are slow together, twenty of them are honestly too few."""
 NEEDED = ("memory", "traffic", "executed", "own_seconds")
 SLOWER = [("dp2", 1), ("tp2", 0), ("cp2", 0), ("dp2+zero3", 1), ("pp2-dp2", 3), ("dp2-tp2", 1)]
 HEALTHY = [(layout, NOBODY) for layout in ("dp2", "tp2", "pp2", "pp2-dp2", "dp4+ep4")]
 
 
-def records(layout: str, slow_rank: int) -> dict[str, Any]:
-    """What this rank's passes leave of twenty steps, in which one rank computes six times as long in forward."""
+def records(layout: str, slow_rank: int, steps: int) -> dict[str, Any]:
+    """What this rank's passes leave of so many steps, in which one rank computes six times as long in forward."""
     from clusterbench.parallel import from_options
     from clusterbench.training.passes import passes_of
     from clusterbench.training.step import TrainingStep
@@ -34,7 +36,7 @@ def records(layout: str, slow_rank: int) -> dict[str, Any]:
         for module in step.modules:
             compute_longer(module)
     step()
-    rig.own_steps = 20
+    rig.own_steps = steps
     return {name: observe() for name, observe in passes_of(step, rig).items() if name in NEEDED}
 
 
@@ -54,13 +56,23 @@ def compute_longer(module: Any) -> None:
     module.register_forward_hook(burn)
 
 
-recorded = Calls(
-    records, [(ParallelLayout.parse(layout).world_size, layout, slow) for layout, slow in SLOWER + HEALTHY]
-)
+def num_ranks(layout: str) -> int:
+    return ParallelLayout.parse(layout).world_size
+
+
+recorded = Calls(records, [(num_ranks(layout), layout, slow, STEPS) for layout, slow in SLOWER + HEALTHY])
 
 
 def answer(layout: str, slow_rank: int) -> Answer:
-    ranks = recorded(ParallelLayout.parse(layout).world_size, layout, slow_rank)
+    """From twenty steps; where these are called too few, from more, as who reads that would run it again."""
+    few = answer_of(layout, recorded(num_ranks(layout), layout, slow_rank, STEPS))
+    if slow_rank == NOBODY or few.state != "not judged":
+        return few
+    again = num_ranks(layout), layout, slow_rank, MORE_STEPS
+    return answer_of(layout, Calls(records, [again])(*again))
+
+
+def answer_of(layout: str, ranks: list[dict[str, Any]]) -> Answer:
     one = case(layout, len(ranks), benchmark="train_step", layout=layout)
     seen = observation(one, hosts=("vm",))
     seen.passes.update({name: [rank[name] for rank in ranks] for name in ranks[0]})  # type: ignore[attr-defined]
