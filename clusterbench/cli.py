@@ -342,6 +342,7 @@ def _ranks_per_agent(text: str | None) -> int | None:
 @click.option("--out", type=click.Path(path_type=Path), help="New folder for a report of several runs.")
 @click.option("--with-not-judged", is_flag=True, help="Put hosts that are not judged among the good_hosts.")
 @click.option("--rates", type=click.Path(path_type=Path), help="Price its training steps.  [default: by its own rates]")
+@click.option("--markdown", is_flag=True, help="Print what it says first, for a pull request or a chat.")
 @accept_option
 @fail_on_option
 @uncollected(to_the_end=True)
@@ -350,6 +351,7 @@ def report(
     out: Path | None,
     with_not_judged: bool,
     rates: Path | None,
+    markdown: bool,
     accepted: tuple[str, ...],
     fail_on: tuple[str, ...] | None,
 ) -> None:
@@ -380,8 +382,8 @@ def report(
         made = render_report(runs[0], fail_on, with_not_judged, asked)
     else:
         made = render_together(runs, out, fail_on, asked)
-    click.echo(made.text, err=True)
-    click.echo(made.path)
+    click.echo(made.path if markdown else made.text, err=True)
+    click.echo(made.markdown if markdown else made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 
 

@@ -26,6 +26,7 @@ from clusterbench.garbage import uncollected
 from clusterbench.hosts import Hosts, judge_hosts
 from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
+from clusterbench.report.markdown import MOST_CASES, as_markdown
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
 from clusterbench.report.suspects import suspects
@@ -44,6 +45,7 @@ _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 4  # sentences of charts above the first of them
 _MOST_NAMED = 6
 _HALF = 420  # points: a wider figure has letters too small to read in half the page
+_MOST_COLUMNS = 8  # of a table in Markdown
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
@@ -68,13 +70,17 @@ class Headline:
 
 @dataclass(frozen=True)
 class Report:
-    """The page on disk, the verdict it begins with, what a run says of each of its hosts, and steps beside prices."""
+    """The page on disk, the verdict it begins with, what a run says of each of its hosts, and steps beside prices.
+
+    ``markdown`` is what it says first, for a pull request or a chat.
+    """
 
     path: Path
     verdict: Verdict
     headline: Headline
     hosts: Hosts | None = None
     prices: str = ""
+    markdown: str = ""
 
     @property
     def text(self) -> str:
@@ -130,7 +136,16 @@ def render_report(
     headline = headline_of(reading, figures)
     path = run.write("index.html", page(reading, answers, judged, headline, figures))
     write_rows(run, reading.rows)
-    return Report(path, judged, headline, hosts, prices_text(reading))
+    return Report(path, judged, headline, hosts, prices_text(reading), markdown(reading, answers, judged, headline))
+
+
+def markdown(reading: Reading, answers: Mapping[str, Answer], judged: Verdict, headline: Headline) -> str:
+    """What a page says first, for a pull request or a chat."""
+    findings = [finding for _, found in _worst_first(answers) for finding in found if finding.severity != "note"]
+    told = {"case", "outcome", *reading.by_metric}  # what else a case is, its name says
+    table = [column for column in columns(reading, MOST_CASES) if column.name in told][:_MOST_COLUMNS]
+    source = list(_source(reading, judged, headline))
+    return as_markdown(headline, judged, findings, table, len(reading.histories), source)
 
 
 def page(
@@ -193,6 +208,7 @@ def page(
         data=_json(
             {
                 "run": reading.run,
+                "source": list(_source(reading, judged, headline)),
                 "columns": [column.packed() for column in table],
                 "details": unfolded,
                 "panels": [panel.data for figure in figures for panel in figure["panels"]],
@@ -441,6 +457,15 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     repeats = sorted({history.num_repeats for history in reading.histories})
     times = plural(repeats[-1], "repeat") if repeats else "no repeats"
     yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
+
+
+def _source(reading: Reading, judged: Verdict, headline: Headline) -> Iterator[str]:
+    """What stands below a figure that leaves its page: of which run it is, on what and when, and what it cannot say."""
+    said = dict(_summary(reading))
+    yield " · ".join(filter(None, ("clusterbench", reading.plan.suite, reading.run, said.get("started"), judged.words)))
+    yield " · ".join(said[name] for name in ("machine", "device", "versions") if name in said)
+    if headline.caution:
+        yield headline.caution
 
 
 def machine(cluster: Cluster) -> str:

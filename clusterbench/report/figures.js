@@ -171,18 +171,32 @@
     return [[...of.columns.map(heading), ...(cases ? ["case"] : [])], ...lines];
   }
 
-  // On its own a figure is printed or shown on a slide: light colours, whatever the page has, and fonts by name.
+  // On its own a figure is printed or shown on a slide: light colours, whatever the page has, fonts by name, and below it
+  // what it is of.
   function standalone(of, svg) {
     const copy = svg.cloneNode(true);
     copy.querySelector(".places")?.remove();
     for (const part of copy.children) part.removeAttribute("aria-hidden");
-    const { width, height } = svg.viewBox.baseVal;
+    const { x, y, width, height } = svg.viewBox.baseVal, size = 7, line = 10;
+    const lines = [svg.closest("figure").querySelector("h3").textContent, ...data.source].flatMap((text) => wrapped(text, width / (size * .56)));
+    const tall = height + line * (lines.length + .5);
+    copy.setAttribute("viewBox", `${x} ${y} ${width} ${tall}`);
     copy.setAttribute("role", "img");
     copy.setAttribute("width", `${width}pt`);
-    copy.setAttribute("height", `${height}pt`);
+    copy.setAttribute("height", `${tall}pt`);
     copy.setAttribute("font-family", "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif");
-    copy.prepend(drawn("title", {}, of.title), drawn("rect", { width: "100%", height: "100%", fill: "#ffffff" }));
+    copy.prepend(drawn("title", {}, of.title), drawn("rect", { x, y, width: "100%", height: "100%", fill: "#ffffff" }));
+    copy.append(...lines.map((text, number) => drawn("text", { x: x + 4, y: y + height + line * (number + .7), "font-size": size, fill: "#57606a" }, text)));
     return new XMLSerializer().serializeToString(copy).replace(/var\(--[\w-]+, (#[0-9a-f]+)\)/g, "$1");
+  }
+
+  function wrapped(text, most) {
+    const lines = [""];
+    for (const word of text.trim().split(/\s+/)) {
+      if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+      lines.push(`${lines.pop()} ${word}`.trim());
+    }
+    return lines;
   }
 
   function picture(text, then) {

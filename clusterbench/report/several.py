@@ -13,7 +13,7 @@ from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
-from clusterbench.report import Compared, Report, figures_of, headline_of, machine, page, when
+from clusterbench.report import Compared, Report, figures_of, headline_of, machine, markdown, page, when
 from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
@@ -56,7 +56,8 @@ def render_together(
     about = [*map(_about, single.values())]
     written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
-    return Report(written, judged, headline, prices=prices_text(reading))
+    said = markdown(reading, answers, judged, headline)
+    return Report(written, judged, headline, prices=prices_text(reading), markdown=said)
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:

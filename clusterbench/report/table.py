@@ -78,9 +78,9 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def columns(reading: Reading) -> list[CaseColumn]:
-    """One value per case in each column, in the order of the plan."""
-    histories = reading.histories
+def columns(reading: Reading, most: int | None = None) -> list[CaseColumn]:
+    """One value per case in each column, in the order of the plan; of the first ``most`` of them."""
+    histories = reading.histories[:most]
     lines = [reading.by_case.get(history.case.id, []) for history in histories]
     flags = [_flag(history, rows, reading) for history, rows in zip(histories, lines, strict=True)]
     candidates = [
@@ -93,7 +93,7 @@ def columns(reading: Reading) -> list[CaseColumn]:
         CaseColumn("nodes", "", "number", [history.case.num_nodes for history in histories]),
         CaseColumn("ranks", "", "number", [history.case.world_size for history in histories]),
         *_options(histories),
-        *_metrics(lines, _priced(reading)),
+        *_metrics(lines, _priced(histories, reading)),
     ]
     return [column for column in candidates if column.name in ("case", "outcome", "ranks") or _says_something(column)]
 
@@ -209,10 +209,10 @@ def _told(case: Case) -> Point:
     return {name: value for name, value in case.point.items() if name != "num_ranks"}
 
 
-def _priced(reading: Reading) -> list[float | None]:
+def _priced(histories: Sequence[History], reading: Reading) -> list[float | None]:
     """Seconds that the step of each case should have taken; nothing where no rates were known."""
     by_case = reading.prices.by_case
-    prices = [by_case.get(history.case.id) for history in reading.histories] if by_case else []
+    prices = [by_case.get(history.case.id) for history in histories] if by_case else []
     return [None if of_case is None else of_case.price.step_s for of_case in prices]
 
 

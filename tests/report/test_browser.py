@@ -379,6 +379,18 @@ def test_the_svg_stands_alone(open_page: Callable[..., Page], tmp_path: Path) ->
     (tmp_path / "alone.svg").write_bytes(svg)
     page.goto((tmp_path / "alone.svg").as_uri())
     assert page.evaluate("document.querySelectorAll('text').length") > 5
+    texts = [words.strip() for words in page.locator("text").all_text_contents()]
+    said = " ".join(texts)
+    assert "Planted figures clusterbench · tp_scale · run" in said
+    assert "1 node × 8 CPU ranks" in said
+    assert "not the speed of a cluster." in said
+    assert page.evaluate(
+        """() => {
+            const { x, y, width, height } = document.documentElement.viewBox.baseVal;
+            const lines = [...document.querySelectorAll("text")].map((text) => text.getBBox());
+            return lines.every((box) => box.x + box.width <= x + width && box.y + box.height <= y + height);
+        }"""
+    )
 
 
 def test_the_csv_of_cases_holds_what_is_filtered(open_page: Callable[..., Page], tmp_path: Path) -> None:
