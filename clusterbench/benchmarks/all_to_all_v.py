@@ -73,7 +73,7 @@ class AllToAllV(Collective):
         return f"{super().label(point)}-{word}"
 
     def objection(self, point: Point, place: Place) -> str | None:
-        return _objection_to_matrix(point) or super().objection(point, place)
+        return super().objection(point, place) or _objection_to_matrix(point)
 
     @classmethod
     def exchange(cls, rig: Rig, comm: Communicator, point: Point) -> Exchange:

@@ -44,9 +44,10 @@ class Segment:
 def fit(points: tuple[tuple[float, float], ...], most_segments: int = MOST_SEGMENTS) -> tuple[Segment, ...]:
     """Straight lines through (size in bytes, seconds), sizes ascending: one, or more where an algorithm switches.
 
-    Residuals are relative: 8 B count as much as 8 GiB. Points far off their neighbours are set aside before the
-    number of segments is chosen (Schwarz's criterion, at least four points each); within a segment each point is then
-    weighed by its residual (Tukey's biweight). Neither latency nor bandwidth is ever negative.
+    Residuals are relative: 8 B count as much as 8 GiB. Of several points of one size, as two sweeps that overlap have,
+    the median counts. Points far off their neighbours are set aside before the number of segments is chosen (Schwarz's
+    criterion, at least four points each); within a segment each point is then weighed by its residual (Tukey's
+    biweight). Neither latency nor bandwidth is ever negative.
 
     Returns
     -------
@@ -62,6 +63,10 @@ def fit(points: tuple[tuple[float, float], ...], most_segments: int = MOST_SEGME
     >>> round(line.alpha_s * 1e6, 3), round(line.bytes_per_s / 1e9, 3)
     (10.0, 2.0)
     """
+    times_of: dict[float, list[float]] = {}
+    for size, time_s in points:
+        times_of.setdefault(size, []).append(time_s)
+    points = tuple((size, median(times_s)) for size, times_s in times_of.items())
     if len(points) < FEWEST_POINTS:
         return ()
     weights = [0.0 if aside else 1.0 for aside in _set_aside(points)]

@@ -109,6 +109,13 @@ def test_latency_is_never_negative() -> None:
     assert line.bytes_per_s is not None
 
 
+def test_of_several_points_of_one_size_the_median_counts() -> None:
+    once = [(float(size), 1e-5 + size / 1e9) for size in (8, 32, 128, 512, 2048)]
+    twice = [(size, time_s * share) for size, time_s in once for share in (0.5, 1.0, 8.0)]
+    assert fit(tuple(twice)) == fit(tuple(once))
+    assert fit(tuple((8.0, time_s) for _, time_s in once)) == ()
+
+
 def test_fewer_than_four_points_are_no_line() -> None:
     assert fit(((8, 1e-6), (16, 1e-6), (32, 1e-6))) == ()
 
