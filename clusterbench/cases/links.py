@@ -9,6 +9,8 @@ from clusterbench.cluster import Cluster
 from clusterbench.rows import Row
 
 SHEET, MATRIX, NEIGHBOURS = "GPU link, data sheet", "median link, measured", "send_recv at its best"
+LEAST_BYTES = 2**16
+"""A smaller message takes as long as an empty one, and tells no rate of a link."""
 
 Place = tuple[str, str, int]
 """Run, device and number of nodes."""
@@ -32,7 +34,7 @@ class Links:
 
 
 def links(rows: Iterable[Row], cluster: Cluster | None = None) -> Links:
-    """Of this run: the data sheet, the median of a link matrix between ranks or nodes, the best of send_recv."""
+    """Of this run: the data sheet, the best median of link matrices between ranks or nodes, the best of send_recv."""
     rates: dict[Place, dict[str, float]] = {}
     runs: set[str] = set()
     for row in rows:
@@ -42,8 +44,9 @@ def links(rows: Iterable[Row], cluster: Cluster | None = None) -> Links:
         own = rates.setdefault(_place(row), {})
         if (row.benchmark, row.metric) == ("link_matrix", "median_bandwidth"):
             # Over the ranks of several nodes it would be the median of two kinds of links.
-            if row.num_nodes == 1 or row.point.get("between") == "nodes":
-                own[MATRIX] = row.value
+            is_of_one_kind = row.num_nodes == 1 or row.point.get("between") == "nodes"
+            if is_of_one_kind and float(row.point["size_bytes"]) >= LEAST_BYTES:
+                own[MATRIX] = max(row.value, own.get(MATRIX, 0.0))
         elif (row.benchmark, row.metric) == ("send_recv", "busbw"):
             own[NEIGHBOURS] = max(row.value, own.get(NEIGHBOURS, 0.0))
     # Of several runs the cluster is that of one of them.

@@ -78,7 +78,9 @@ def collective(benchmark: str, *busbw: float, num_nodes: int = 1) -> list[Row]:
 
 
 def matrix(between: str, num_nodes: int, median: float) -> Row:
-    return plain_row("link_matrix", "median_bandwidth", median, {"between": between}, num_nodes=num_nodes)
+    return plain_row(
+        "link_matrix", "median_bandwidth", median, {"between": between, "size_bytes": 2**22}, num_nodes=num_nodes
+    )
 
 
 def measured(rows: list[Row], gpu: str | None = None) -> Sweep:

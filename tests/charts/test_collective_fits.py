@@ -95,7 +95,13 @@ def test_the_time_of_the_bytes_alone_stands_beside_the_fit_where_a_link_is_known
     rows = sweep()
     rows += [latency._replace(metric="busbw", unit="B/s", value=1e9) for latency in rows if latency.metric == "latency"]
     known = plain_row(
-        "link_matrix", "median_bandwidth", 4e9, {"between": "ranks"}, num_nodes=1, device="cpu", run="run"
+        "link_matrix",
+        "median_bandwidth",
+        4e9,
+        {"between": "ranks", "size_bytes": 2**22},
+        num_nodes=1,
+        device="cpu",
+        run="run",
     )
     neighbours = plain_row("send_recv", "busbw", 9e9, {"size_bytes": 8}, num_nodes=1, device="cpu", run="run")
     (fitted,) = CollectiveFits().select(of_rows([*rows, known, neighbours])) or []
