@@ -18,6 +18,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import share
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from xdist.workermanage import WorkerController
@@ -28,6 +30,23 @@ settings.load_profile("any speed")
 
 collect_ignore = ["compiler.py"]
 """What ranks import before they are forked is not for the processes that collect tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", default="1", metavar="1/3", help="of the cells of large matrices, drawn by the commit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        share.choose(config.getoption("--share"))
+    except ValueError as error:
+        raise pytest.UsageError(f"--share {error}") from None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if said := share.told():
+        terminalreporter.write_line(said)
+
 
 LAB, MPI, RANKS = "lab", "mpi", {"gloo", "browser"}
 """Marks of tests that start processes."""

@@ -18,8 +18,8 @@ def test_every_probe_that_is_drawn_is_planned_and_a_seed_draws_the_same(tmp_path
     drawn = yaml.safe_load(said.stdout)
     assert len(drawn["benchmarks"]) == 30
     assert {case.benchmark for case in plan.cases} == {probe["benchmark"] for probe in drawn["benchmarks"]}
-    assert drawn == drawn_suite(4, 30, 7)
-    assert drawn != drawn_suite(4, 30, 8)
+    assert drawn["benchmarks"][:5] == drawn_suite(4, 5, 7)["benchmarks"]
+    assert drawn["benchmarks"][:5] != drawn_suite(4, 5, 8)["benchmarks"]
 
 
 def test_what_is_left_out_exists() -> None:

@@ -19,12 +19,12 @@ def test_layouts_are_all_that_there_are() -> None:
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_every_step_that_is_drawn_is_planned_and_a_seed_draws_the_same(num_ranks: int, tmp_path: Path) -> None:
-    said = CliRunner().invoke(main, [str(num_ranks), "12", "--seed", "7"])
+    said = CliRunner().invoke(main, [str(num_ranks), "6", "--seed", "7"])
     assert said.exit_code == 0, said.output
     (tmp_path / "steps.yaml").write_text(said.stdout)
     plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, num_ranks, "cpu"))
-    assert (len(plan.cases), plan.refusals) == (12, ())
-    drawn = drawn_suite(num_ranks, 12, 7)
-    assert yaml.safe_load(said.stdout) == drawn
-    assert drawn_suite(num_ranks, 12, 8) != drawn
-    assert all(ParallelLayout.parse(step["layouts"][0]).world_size == num_ranks for step in drawn["benchmarks"])
+    assert (len(plan.cases), plan.refusals) == (6, ())
+    steps = yaml.safe_load(said.stdout)["benchmarks"]
+    assert steps[:2] == drawn_suite(num_ranks, 2, 7)["benchmarks"]
+    assert steps[:2] != drawn_suite(num_ranks, 2, 8)["benchmarks"]
+    assert all(ParallelLayout.parse(step["layouts"][0]).world_size == num_ranks for step in steps)

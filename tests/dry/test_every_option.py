@@ -15,6 +15,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option, options_of
 from clusterbench.parallel import active_in, from_options, parallelisms
 from clusterbench.trainers.ours import Ours
+from tests.share import some_of
 from tests.training.jobs import Case, Totals, expected, make_job, name_of
 
 FLAT = {"shape": "llama-flat-tiny", "dtype": "bfloat16", "micro_batch_size": 1}
@@ -122,7 +123,9 @@ def test_what_is_refused_says_why(option: str, value: Any, why: str) -> None:
 
 @pytest.mark.gloo
 @pytest.mark.parametrize(
-    ("case", "device"), [*every_value()], ids=lambda each: each if isinstance(each, str) else name_of(each)
+    ("case", "device"),
+    some_of([*every_value()], lambda each: f"{name_of(each[0])} {each[1]}"),
+    ids=lambda each: each if isinstance(each, str) else name_of(each),
 )
 def test_it_is_dry_run(case: Case, device: str) -> None:
     job, every = job_of(case, device), from_options(case[1])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import math
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -13,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from fractions import Fraction
 
-from tests.mutants import DTYPES, ROOT, Mutant, mutants
+from tests.mutants import DTYPES, Mutant, mutants
 from tests.mutants.running import Verdict, run_suite, run_tests
+from tests.share import commit, first_drawn
 
 HEALTHY = "healthy"
 _LONGEST_CAUSE = 110
@@ -26,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 1 if a tally is below ``--at-least``, one survives that is not known to, or health was found ill."""
     asked = _asked(arguments)
     dtypes = asked.dtype or list(DTYPES)
-    seed = asked.seed or ("" if asked.share >= 1 else _commit())
+    seed = asked.seed or ("" if asked.share >= 1 else commit())
     every = [mutant for mutant in mutants().values() if mutant.tests or {*mutant.dtypes} & {*dtypes}]
     chosen = asked.only or chosen_share(every, asked.share, seed)
     started, verdicts, is_health_ill = time.monotonic(), dict[str, Verdict](), False
@@ -67,22 +65,10 @@ def _codes(text: str) -> list[Mutant]:
     return [every[code] for code in text.split(",")]
 
 
-def _commit() -> str:
-    command = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def chosen_share(every: Sequence[Mutant], share: Fraction, seed: str) -> list[Mutant]:
-    """A share of each kind, drawn by a text: the same text draws the same ones on every machine."""
-
-    def drawn(mutant: Mutant) -> bytes:
-        return hashlib.blake2b(f"{seed}/{mutant.code}".encode()).digest()
-
-    chosen = []
-    for kind in ("step", "shared"):
-        of_kind = sorted((mutant for mutant in every if mutant.kind == kind), key=drawn)
-        chosen += of_kind[: math.ceil(share * len(of_kind))]
-    return chosen
+    """A share of each kind, drawn by a text."""
+    of_kinds = ([mutant for mutant in every if mutant.kind == kind] for kind in ("step", "shared"))
+    return [mutant for of_kind in of_kinds for mutant in first_drawn(of_kind, lambda each: each.code, share, seed)]
 
 
 def cases_by_dtypes(chosen: Sequence[Mutant], dtypes: Sequence[str]) -> dict[tuple[str, ...], list[str]]:

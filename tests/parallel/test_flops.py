@@ -12,6 +12,7 @@ from clusterbench.job.flops import BATCHED_PRODUCTS, GROUPED_PRODUCTS, PRODUCTS
 from clusterbench.parallel import active_in, from_options
 from clusterbench.parallel.context import KINDS
 from tests.ranks import run_ranks
+from tests.share import some_of
 from tests.training.jobs import Case, Together, flops_of, make_job, name_of, objection_to
 
 MQA, TIED = {"shape": "llama-tiny-mqa"}, {"shape": "llama-tiny-tied"}
@@ -24,7 +25,7 @@ AGAIN = ("selective", "full")
 HAS_COMPILER = [path for path in [shutil.which("g++")] if path]
 """With which torch compiles on a CPU."""
 
-CASES: list[Case] = [
+EVERY: list[Case] = [
     ("tp1", {}, {}),
     *(("tp1", {"recompute": again}, {}) for again in AGAIN),
     *(("tp1", {}, changes) for changes in (MQA, TIED, HALF, {"seq_len": 48})),
@@ -76,6 +77,7 @@ CASES: list[Case] = [
     ("pp2-dp2-tp2+sp+ep2", {**EVEN, "schedule": "zbv"}, {**SHARED, **HALF, "micro_batch_size": 1}),
     ("dp2-cp2-tp2+sp+zero3", {"context": "ring", "recompute": "full"}, {**MQA, **HALF}),
 ]
+CASES = some_of(EVERY, name_of)
 ROUTED: list[Case] = [
     ("dp2+ep2", {"recompute": "full"}, {**MOE, **HALF}),
     ("dp2+ep2", {"expert_overlap": True}, SHARED),

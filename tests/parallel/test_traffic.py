@@ -9,6 +9,7 @@ import pytest
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel.context import KINDS
 from tests.ranks import run_ranks
+from tests.share import some_of
 from tests.training.jobs import Case, Together, name_of, objection_to, traffic_of
 
 MQA, TIED = {"shape": "llama-tiny-mqa"}, {"shape": "llama-tiny-tied"}
@@ -21,7 +22,7 @@ NARROW = {"dtype": "bfloat16", "gradient_dtype": "bfloat16"}
 AGAIN = ("selective", "full")
 WHOLE_BACKWARD = [schedule for schedule in SCHEDULES if not splits_backward(schedule)]
 
-CASES: list[Case] = [
+EVERY: list[Case] = [
     ("tp1", {}, {}),
     # tensor and sequence
     ("tp2", {}, {}),
@@ -82,6 +83,7 @@ CASES: list[Case] = [
     *((layout, EVEN, SHARED) for layout in ("dp2", "dp4+ep2", "dp2-cp2+ep4", "dp2-tp2+sp+ep2", "pp2-dp2+ep2")),
     ("tp2+sp+ep2", {**EVEN, "recompute": "full", "aux_loss": 0.01}, MOE),
 ]
+CASES = some_of(EVERY, name_of)
 ROUTED: list[Case] = [
     ("dp2+ep2", {}, MOE),
     ("dp2+ep2", {"expert_overlap": True}, SHARED),

@@ -10,6 +10,7 @@ from clusterbench.expected.tolerances import ONE_RANK, PARITY_METRICS, allowed_o
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel import from_options
 from clusterbench.parallel.context import KINDS
+from tests.share import some_of
 from tests.training.jobs import Case, Together, make_job, name_of, objection_to, parity_of
 
 pytestmark = pytest.mark.gloo
@@ -213,16 +214,17 @@ WIDE: list[Case] = [
     ("pp8", {"schedule": "looped_bfs"}, {**BATCH, "shape": "llama-8b", "seed": 66}),
     ("tp8", {"float8": "rowwise"}, {**BATCH, "shape": "llama-70b", "seed": 28}),
 ]
-PROVEN = Together(parity_of, [*IN_FLOAT64, *IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *NARROW, *FLOAT8, *WIDE])
-
-
 QUICK = [case for case in [*TENSOR, *DATA] if case[0] in ("tp2", "tp2+sp", "dp2")]
 """Of the first start of two ranks."""
+
+EXACT = [*QUICK, *some_of([case for case in IN_FLOAT64 if case not in QUICK], name_of)]
+IN_BOTH = some_of([*IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *NARROW, *FLOAT8, *WIDE], name_of)
+PROVEN = Together(parity_of, [*EXACT, *IN_BOTH])
 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.quick if case in QUICK else (), id=name_of(case)) for case in IN_FLOAT64],
+    [pytest.param(case, marks=pytest.mark.quick if case in QUICK else (), id=name_of(case)) for case in EXACT],
 )
 def test_a_layout_equals_one_rank_in_float64(case: Case) -> None:
     assert objection_to(case) is None
@@ -245,7 +247,7 @@ def shares_of_allowed(case: Case, evidence: Mapping[str, float]) -> dict[str, fl
     return {key: evidence[key] / limit.value for key, limit in allowed.items()}
 
 
-@pytest.mark.parametrize("case", [*IN_LESS, *PURE, *BY_CHANCE, *HALF_MOMENTS, *NARROW, *FLOAT8, *WIDE], ids=name_of)
+@pytest.mark.parametrize("case", IN_BOTH, ids=name_of)
 def test_a_layout_is_well_within_the_tolerances_of_float64_and_of_its_dtype(case: Case) -> None:
     evidence = PROVEN(case)[0]
     assert not isinstance(evidence, str), evidence

@@ -19,6 +19,7 @@ from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.context import KINDS
 from tests.proof.test_parity import prove
+from tests.share import some_of
 from tests.training.jobs import Case, Together, name_of, objection_to, parity_of
 from tests.training.layouts import layouts_on
 
@@ -105,17 +106,18 @@ def chosen_on(world_size: int) -> list[Case]:
 
 
 CHOSEN = [case for world_size in MIXES for case in chosen_on(world_size)]
-PROVEN = Together(parity_of, [*CHOSEN, *ON_16_RANKS], at_once=16)
+TRIED, TRIED_ON_16_RANKS = some_of(CHOSEN, name_of), some_of(ON_16_RANKS, name_of)
+PROVEN = Together(parity_of, [*TRIED, *TRIED_ON_16_RANKS], at_once=16)
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("case", CHOSEN, ids=name_of)
+@pytest.mark.parametrize("case", TRIED, ids=name_of)
 def test_a_mix_that_nobody_objects_to_equals_one_rank(case: Case) -> None:
     prove(case, PROVEN)
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("case", ON_16_RANKS, ids=name_of)
+@pytest.mark.parametrize("case", TRIED_ON_16_RANKS, ids=name_of)
 def test_mixes_of_everything_on_16_ranks(case: Case) -> None:
     assert objection_to(case) is None
     prove(case, PROVEN)
