@@ -6,6 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+MANY = 100_000
+"""Young objects that are worth a look at what is frozen. That walks all of it: with six million frozen objects a plan
+of one case took 0.17 s in place of 0.6 ms."""
+
 
 @contextmanager
 def uncollected(to_the_end: bool = False) -> Iterator[None]:
@@ -23,7 +27,7 @@ def uncollected(to_the_end: bool = False) -> Iterator[None]:
     finally:
         if to_the_end:
             gc.freeze()
-        elif was_on and not gc.get_freeze_count():
+        elif was_on and gc.get_count()[0] > MANY and not gc.get_freeze_count():
             # to the oldest generation unseen: as young ones all would be walked at once
             gc.freeze()
             gc.unfreeze()
