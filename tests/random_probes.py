@@ -16,12 +16,10 @@ from tempfile import TemporaryDirectory
 import click
 import yaml
 
-import clusterbench
 from clusterbench.benchmarks import benchmarks
-from clusterbench.errors import SuiteError
 from clusterbench.layout import AXES
 from clusterbench.options import Option, options_of
-from tests.random_steps import Setting
+from tests.random_steps import Setting, planned
 from tests.training.layouts import layouts_on
 
 NO_PROBES = ("train_step", "rank_step", "dry_step", "imported", "fault_drill")
@@ -70,8 +68,8 @@ def _drawn(rng: random.Random, option: Option, num_ranks: int) -> object:
     if option.name == "shape":
         return rng.choice(SHAPES)
     if option.is_list:
-        count = rng.choice([1, 1, 2])
-        return list(dict.fromkeys(_element(rng, option) for _ in range(count))) if _element(rng, option) else None
+        drawn = [_element(rng, option) for _ in range(rng.choice([1, 1, 2]))]
+        return None if None in drawn else list(dict.fromkeys(drawn))
     return _element(rng, option)
 
 
@@ -102,21 +100,12 @@ def drawn_suite(num_ranks: int, count: int, seed: int) -> Setting:
             name = rng.choice(names)
             for _ in range(TRIES):  # of some benchmarks most combinations of options are refused
                 probe = drawn_probe(rng, name, num_ranks)
-                cases = _planned(probe, num_ranks, place)
+                cases = planned(probe, num_ranks, place)
                 if cases and not cases & known:
                     probes.append(probe)
                     known |= cases
                     break
     return {"suite": f"random_probes_{num_ranks}_{seed}", "benchmarks": probes}
-
-
-def _planned(probe: Setting, num_ranks: int, place: Path) -> set[str]:
-    """The identities of its cases; none where it is refused."""
-    place.write_text(yaml.safe_dump({"suite": "drawn", "benchmarks": [probe]}, sort_keys=False))
-    try:
-        return {case.hash for case in clusterbench.plan(place, clusterbench.Cluster(1, num_ranks, "cpu")).cases}
-    except SuiteError:
-        return set()
 
 
 @click.command()

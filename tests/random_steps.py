@@ -126,17 +126,18 @@ def drawn_suite(num_ranks: int, count: int, seed: int, compiled: float = 0.1) ->
     with TemporaryDirectory() as folder:
         while len(steps) < count:
             step = drawn_step(rng, rng.choice(layouts), compiled)
-            if _is_taken(step, num_ranks, Path(folder) / "suite.yaml"):
+            if planned(step, num_ranks, Path(folder) / "suite.yaml"):
                 steps.append(step)
     return {"suite": f"random_steps_{num_ranks}_{seed}", "benchmarks": steps}
 
 
-def _is_taken(step: Setting, num_ranks: int, place: Path) -> bool:
-    place.write_text(yaml.safe_dump({"suite": "drawn", "benchmarks": [step]}, sort_keys=False))
+def planned(drawn: Setting, num_ranks: int, place: Path) -> set[str]:
+    """The identities of its cases; none where it is refused. ``place`` is a file to write."""
+    place.write_text(yaml.safe_dump({"suite": "drawn", "benchmarks": [drawn]}, sort_keys=False))
     try:
-        return bool(clusterbench.plan(place, clusterbench.Cluster(1, num_ranks, "cpu")).cases)
+        return {case.hash for case in clusterbench.plan(place, clusterbench.Cluster(1, num_ranks, "cpu")).cases}
     except SuiteError:
-        return False
+        return set()
 
 
 @click.command()

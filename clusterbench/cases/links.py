@@ -10,7 +10,7 @@ from clusterbench.rows import Row
 
 SHEET, MATRIX, NEIGHBOURS = "GPU link, data sheet", "median link, measured", "send_recv at its best"
 LEAST_BYTES = 2**16
-"""A smaller message takes as long as an empty one, and tells no rate of a link."""
+"""Of a smaller message most of the time is latency, and it tells no rate of a link."""
 
 Place = tuple[str, str, int]
 """Run, device and number of nodes."""
