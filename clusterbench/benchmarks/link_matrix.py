@@ -1,4 +1,4 @@
-"""Every pair of nodes, or of ranks: latency, and bandwidth one way, the other way, and both ways at once."""
+"""Every pair of nodes, of ranks, or of ranks of a rail: latency, and bandwidth forth, back, and both ways at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.benchmarks import Benchmark
 from clusterbench.errors import WrongResult
-from clusterbench.formulas.pairing import Pair, Round, attribute, num_links, rounds_of, second_pass
+from clusterbench.formulas.pairing import Pair, Round, attribute, num_links, rounds_in_rails, rounds_of, second_pass
 from clusterbench.formulas.statistics import median, summarise
 from clusterbench.options import option
 from clusterbench.types import (
@@ -44,7 +44,7 @@ Samples = Mapping[Pair, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkMatrix(Benchmark):
-    """How fast each pair of nodes (or of ranks) sends to each other, pair by pair.
+    """How fast each pair of nodes (or of ranks, or of ranks of one rail) sends to each other, pair by pair.
 
     Rounds of disjoint pairs are measured at once, so no unit is in two measurements at a time. Up to 16 units all pairs
     are measured; beyond, the two halves against each other and some random partners of each, and ``links_covered`` says
@@ -53,7 +53,9 @@ class LinkMatrix(Benchmark):
     Bandwidth one way is a window of messages over the time until their receiver has answered with 8 bytes, as in OSU's
     micro-benchmarks. Both ways it is the sum of both directions. Latency is half the round trip of 8 bytes. Messages
     are torch's isend and irecv in one batch: NCCL between GPUs, Gloo otherwise. Where several ranks of a node send at
-    once (``ranks_per_node: all``), the bytes are all of theirs and the time that of the slowest.
+    once (``ranks_per_node: all``), the bytes are all of theirs and the time that of the slowest. ``between: rails``
+    pairs each rank with those of the same place in other nodes, one rail after the other and alone: a network card that
+    is slow shows as a rank, and a switch of a rail as that rail.
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = (
@@ -65,11 +67,13 @@ class LinkMatrix(Benchmark):
         MetricKind("median_bandwidth", "B/s", "higher", "median of pair_bandwidth over all pairs"),
         MetricKind("median_latency", "s", "lower", "median of pair_latency over all pairs"),
         MetricKind("links_covered", "1", "higher", "links that were measured, in both directions", exact=True),
-        MetricKind("links_total", "1", "neither", "links that there are: n(n-1)/2"),
+        MetricKind("links_total", "1", "neither", "links that there are: n(n-1)/2, in each rail"),
     )
     predicts: ClassVar[tuple[str, ...]] = ("links_total", "median_bandwidth")
 
-    between: str = option("nodes", "what is paired: whole nodes, or single ranks", choices=("nodes", "ranks"))
+    between: str = option(
+        "nodes", "what is paired: whole nodes, single ranks, or ranks of one rail", choices=("nodes", "ranks", "rails")
+    )
     ranks_per_node: str = option(
         "first", "ranks of a node that send at once: its first alone, or each with its like", choices=("first", "all")
     )
@@ -102,6 +106,8 @@ class LinkMatrix(Benchmark):
         return f"{paired}-{format_bytes(point['size_bytes'])}x{point['window']}"
 
     def objection(self, point: Point, place: Place) -> str | None:
+        if point["between"] == "rails" and place.num_nodes == 1:
+            return "rails are between nodes, but there is one; 'between: ranks' measures inside it"
         if point["num_units"] < 2:
             advice = "; 'between: ranks' measures inside a node" if place.world_size > 1 else ""
             return f"a link matrix between {point['between']} needs two of them, but there is one{advice}"
@@ -110,12 +116,14 @@ class LinkMatrix(Benchmark):
         return None
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        if self.between == "ranks" and "ranks_per_node" in keys:
-            yield "ranks_per_node", "between single ranks each pair is two ranks"
+        if self.between != "nodes" and "ranks_per_node" in keys:
+            yield "ranks_per_node", f"between {self.between} each pair is two ranks"
 
     def predict(self, point: Point, place: Place) -> Mapping[str, Expected]:
-        units = int(point["num_units"])
-        expected = {"links_total": Expected(num_links(units), "1", "n(n-1)/2 links between n units")}
+        formula = "n(n-1)/2 links between n units"
+        if point["between"] == "rails":
+            formula = "n(n-1)/2 links between n nodes, times the ranks of a node"
+        expected = {"links_total": Expected(_links_total(point), "1", formula)}
         gpu = place.cluster.accelerator
         if point["between"] == "ranks" and place.num_nodes == 1 and gpu and gpu.link_bytes_per_s:
             basis = f"one direction of the GPU's links, an upper bound: {gpu.source}"
@@ -124,7 +132,10 @@ class LinkMatrix(Benchmark):
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:
-        """Bytes of one rank in the traversal and in the pass: a window forth, back and both ways, some once more."""
+        """Bytes of one rank in the traversal and in the pass: a window forth, back and both ways, some once more.
+
+        Of ranks in rails those of all rails, which wait for each other.
+        """
         repetitions = int(point["pair_iterations"]) + int(point["pair_warmup"])
         return int(point["size_bytes"]) * (1 + 4 * int(point["window"]) * repetitions) * len(_schedule(point))
 
@@ -143,7 +154,9 @@ class LinkMatrix(Benchmark):
         def samples() -> dict[str, list[float]]:
             first = wire.measured(rounds)
             rates = {cell: median(of_cell) for cell, of_cell in _rates(first, point).items()}
-            again = wire.measured(second_pass(attribute(rates, host_of=_hosts(point)), rates))
+            rails = _rails(point)
+            faults = attribute(rates, host_of=_hosts(point), rail_of=rails)
+            again = wire.measured(second_pass(faults, rates, rail_of=rails))
             return wire.figures_from_here(_figures(first, again, point))
 
         return Step(run=run, check=check, passes={SAMPLES: samples})
@@ -161,14 +174,32 @@ class LinkMatrix(Benchmark):
                 yield Metric(f"median_{name}", unit, over.value, over.low, over.high, over.n)
         covered = {frozenset(metric.detail.values()) for metric in pairs if metric.name == "pair_bandwidth"}
         yield Metric("links_covered", "1", len(covered))
-        yield Metric("links_total", "1", num_links(int(case.point["num_units"])))
+        yield Metric("links_total", "1", _links_total(case.point))
         for metric in pairs:
             names = {key: _name(int(unit), case.point, observation.hosts) for key, unit in metric.detail.items()}
             yield metric._replace(detail=names)
 
 
 def _schedule(point: Point) -> list[Round]:
-    return rounds_of(int(point["num_units"]), int(point["partners"]), int(point["seed"]))
+    partners, seed = int(point["partners"]), int(point["seed"])
+    if point["between"] == "rails":
+        rails = int(point["ranks_in_node"])
+        return rounds_in_rails(int(point["num_units"]) // rails, rails, partners, seed)
+    return rounds_of(int(point["num_units"]), partners, seed)
+
+
+def _links_total(point: Point) -> int:
+    if point["between"] == "rails":
+        rails = int(point["ranks_in_node"])
+        return num_links(int(point["num_units"]) // rails) * rails
+    return num_links(int(point["num_units"]))
+
+
+def _rails(point: Point) -> Mapping[int, int] | None:
+    """The rail of each rank, where ranks are paired in rails."""
+    if point["between"] != "rails":
+        return None
+    return {rank: rank % int(point["ranks_in_node"]) for rank in range(int(point["num_units"]))}
 
 
 def _hosts(point: Point) -> Mapping[int, int] | None:

@@ -44,7 +44,7 @@ def links(rows: Iterable[Row], cluster: Cluster | None = None) -> Links:
         own = rates.setdefault(_place(row), {})
         if (row.benchmark, row.metric) == ("link_matrix", "median_bandwidth"):
             # Over the ranks of several nodes it would be the median of two kinds of links.
-            is_of_one_kind = row.num_nodes == 1 or row.point.get("between") == "nodes"
+            is_of_one_kind = row.num_nodes == 1 or row.point.get("between") in ("nodes", "rails")
             if is_of_one_kind and float(row.point["size_bytes"]) >= LEAST_BYTES:
                 own[MATRIX] = max(row.value, own.get(MATRIX, 0.0))
         elif (row.benchmark, row.metric) == ("send_recv", "busbw"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from clusterbench.formulas.pairing import Pair, Slow, Spread, attribute, spreads
+from clusterbench.formulas.pairing import Pair, Slow, Spread, attribute, num_links, spreads
 from clusterbench.rows import Row
 from clusterbench.units import format_value
 
@@ -24,7 +25,8 @@ _NOT_COMPARED = ("host", "driver")  # over the hosts' memory: every such copy sh
 class Matrix:
     """One metric of every pair of a case: ``cells[from, to]`` by the numbers of ``names``.
 
-    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass.
+    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass; of
+    ``is_of_rails`` each unit is paired with those of the same place in other hosts.
     """
 
     case: str
@@ -34,6 +36,7 @@ class Matrix:
     names: tuple[str, ...]
     cells: Mapping[Pair, Row] = field(repr=False)
     again: Mapping[Pair, Row] = field(default_factory=dict, repr=False)
+    is_of_rails: bool = False
 
     @property
     def host_of(self) -> Mapping[int, int] | None:
@@ -43,13 +46,34 @@ class Matrix:
         places = {host: number for number, host in enumerate(dict.fromkeys(map(_host, self.names)))}
         return {unit: places[_host(name)] for unit, name in enumerate(self.names)}
 
+    @property
+    def rail_of(self) -> Mapping[int, int] | None:
+        """The place of each unit in its host, where only those of one place are paired."""
+        host_of = self.host_of
+        if host_of is None or not self.is_of_rails:
+            return None
+        seen = Counter[int]()
+        rails = {}
+        for unit, host in sorted(host_of.items()):
+            rails[unit] = seen[host]
+            seen[host] += 1
+        return rails
+
+    @property
+    def num_links(self) -> int:
+        """Links that there are between its units, or between those of each rail."""
+        rail_of = self.rail_of
+        if rail_of is None:
+            return num_links(len(self.names))
+        return sum(num_links(count) for count in Counter(rail_of.values()).values())
+
     @cached_property
     def slow(self) -> list[Slow]:
         """What is to blame for its low cells; nothing where lower is better."""
         if not self.is_compared:
             return []
         best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
-        return attribute(_values(self.cells), best, _values(self.again), self.host_of)
+        return attribute(_values(self.cells), best, _values(self.again), self.host_of, self.rail_of)
 
     @property
     def is_compared(self) -> bool:
@@ -101,7 +125,10 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
         hosts = tuple(own[0].hosts.split())
         names = _names(own, hosts)
         again = cells.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
-        all_matrices.append(Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names)))
+        is_of_rails = own[0].point.get("between") == "rails"
+        all_matrices.append(
+            Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names), is_of_rails)
+        )
     return all_matrices
 
 

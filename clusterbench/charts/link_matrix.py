@@ -10,7 +10,7 @@ from clusterbench.cases.matrices import Matrix, why_not_judged
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
-from clusterbench.formulas.pairing import Pair, Slow, num_links
+from clusterbench.formulas.pairing import Pair, Slow
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
 from clusterbench.words import legible
@@ -63,8 +63,9 @@ class LinkMatrix(Chart[list[Picture]]):
     --------------
     The row sends and the column receives; all cells of a panel share one scale, and a fuller colour is a faster cell
     (for latency, a longer one). A frame and an exclamation mark are what the diagnosis blames: a whole row and column
-    is a node, one cell a link, a block a leaf switch or a rack. An empty cell was not measured. On the diagonal nothing
-    travels. Between CPU ranks of one host, figures are those of its cores.
+    is a node, one cell a link, a block a leaf switch or a rack. Where ranks were paired in rails, each rail is a square
+    along the diagonal. An empty cell was not measured. On the diagonal nothing travels. Between CPU ranks of one
+    host, figures are those of its cores.
     """
 
     title: ClassVar[str] = "Links, pair by pair"
@@ -85,7 +86,7 @@ class LinkMatrix(Chart[list[Picture]]):
             return ""
         values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
         source, part = min(values, key=lambda cell: values[cell])
-        covered, total = len({frozenset(cell) for cell in values}), num_links(len(matrix.names))
+        covered, total = len({frozenset(cell) for cell in values}), matrix.num_links
         # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
         sound = [value for cell, value in values.items() if not any(_is_of(fault, *cell) for fault in matrix.slow)]
         usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
@@ -122,9 +123,12 @@ def _latencies(matrices: Iterable[Matrix]) -> Iterator[str]:
 
 
 def _pictures(matrix: Matrix) -> Iterator[Picture]:
-    """The whole matrix; or one of each host, where nothing was measured across hosts."""
-    host_of = matrix.host_of
+    """The whole matrix, rail after rail; or one of each host, where nothing was measured across hosts."""
+    host_of, rail_of = matrix.host_of, matrix.rail_of
     everything = tuple(range(len(matrix.names)))
+    if rail_of is not None:
+        yield Picture(matrix, tuple(sorted(everything, key=lambda unit: (rail_of[unit], unit))))
+        return
     if host_of is None or any(host_of[source] != host_of[part] for source, part in matrix.cells):
         yield Picture(matrix, everything)
         return
@@ -205,8 +209,8 @@ def _blamed(matrix: Matrix, units: Sequence[int]) -> set[Pair]:
 def _is_of(fault: Slow, source: int, part: int) -> bool:
     if fault.kind == "link":
         return (source, part) == fault.units or (fault.both_ways and (part, source) == fault.units)
-    if fault.kind == "node":
-        return fault.units[0] in (source, part)
+    if fault.kind in ("node", "rail"):
+        return source in fault.units or part in fault.units
     return (source in fault.units) != (part in fault.units)
 
 

@@ -25,9 +25,10 @@ class SlowLink(Diagnosis):
     median by more than 10 % and by more scaled median absolute deviations than chance gives once in a thousand
     matrices, in the best sample as well, and again in the second pass with partners that proved good. Of few units one
     spoils most cells, so that the unit is named without which all links are alike, or all of whose links are far below
-    all others. Inside a host links may differ by design: there they are compared where they are alike, or alike without
-    one unit. Two units, or three of one host, are not judged. And NVLinks whose error counters grew while they were
-    used, or that are down.
+    all others. Where ranks were paired in rails, rails are held against each other: a rail with three quarters of its
+    links low, a rank with as many of its own, or a host that is slow in most rails. Inside a host links may differ
+    by design: there they are compared where they are alike, or alike without one unit. Two units, or three of one host,
+    are not judged. And NVLinks whose error counters grew while they were used, or that are down.
 
     Why it matters
     --------------
@@ -42,8 +43,8 @@ class SlowLink(Diagnosis):
     What usually fixes it
     ---------------------
     A link: reseat or replace cable and transceiver, check rate and width it was trained to. A node: its network card,
-    PCIe width, NUMA place and firmware. A block: the leaf switch, its uplinks, or routing. NVLink: reset the GPU, then
-    reseat or replace it.
+    PCIe width, NUMA place and firmware. A block: the leaf switch, its uplinks, or routing. A rank of a rail: its
+    GPU's network card. A whole rail: its leaf switch. NVLink: reset the GPU, then reseat or replace it.
     """
 
     compares_hosts: ClassVar[bool] = True
@@ -117,8 +118,13 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
     if fault.kind == "link":
         where = f" {'<->' if fault.both_ways else '->'} ".join(names)
         what = f"the link carries {share} of what the {usual} does"
+    elif fault.kind == "rail":
+        assert matrix.rail_of is not None
+        where = f"rail {matrix.rail_of[fault.units[0]]} ({few(names)})"
+        what = f"the whole rail is slow: its links carry {share} of what the {usual} does"
     elif fault.kind == "node":
-        where, what = names[0], f"slow with most of its partners: {share} of what the {usual} carries"
+        where = names[0] if len(names) == 1 else f"{names[0].partition(':')[0]}, in most rails"
+        what = f"slow with most of its partners: {share} of what the {usual} carries"
     else:
         where = few(names)
         what = f"slow with all others and fast among themselves: links across carry {share} of those inside"
@@ -129,7 +135,7 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
         f"median {format_value(fault.usual, 'B/s')} over {plural(len(matrix.cells), 'cell')}{second}"
     )
     hosts = tuple(dict.fromkeys(name.partition(":")[0] for name in names))
-    is_one = len(hosts) == 1 and fault.kind != "block"
+    is_one = len(hosts) == 1 and fault.kind not in ("block", "rail")
     return Finding(
         where, what, "warning", evidence, brief=brief, host=hosts[0] if is_one else "", among=() if is_one else hosts
     )

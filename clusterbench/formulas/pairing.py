@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -40,6 +40,9 @@ chance once in 231 matrices, and a gap between them and the others is rarer stil
 
 WOULD_SHOW = 0.25
 """Health is said only where a link that carries so much less than the others would have been named."""
+
+MOST_LOW = 0.75
+"""The part of its links that is low where a rail, or a rank in its rail, is the slow one and not single links."""
 
 BLOCK_EFFECT = 0.25
 """Links between blocks are at least so much slower than three quarters of the links are."""
@@ -112,20 +115,41 @@ def rounds_of(count: int, partners: int, seed: int) -> list[Round]:
     return [first, *(pairs for pairs in rest if pairs)]
 
 
-def second_pass(faults: Iterable[Slow], cells: Mapping[Pair, float], partners: int = 2) -> list[Round]:
-    """What is measured again: each suspected node with units that proved good, and each suspected link.
+def rounds_in_rails(num_nodes: int, rails: int, partners: int, seed: int) -> list[Round]:
+    """Rounds of pairs of ranks with the same place in their nodes, one rail after the other.
 
-    Proven are units that are part of no fault, those with the highest medians first. A node that is slow with them,
-    too, is slow itself.
+    >>> rounds_in_rails(2, rails=3, partners=8, seed=0)
+    [((0, 3),), ((1, 4),), ((2, 5),)]
+    """
+    of_nodes = rounds_of(num_nodes, partners, seed)
+    return [
+        tuple((a * rails + rail, b * rails + rail) for a, b in pairs) for rail in range(rails) for pairs in of_nodes
+    ]
+
+
+def second_pass(
+    faults: Iterable[Slow],
+    cells: Mapping[Pair, float],
+    partners: int = 2,
+    rail_of: Mapping[int, int] | None = None,
+) -> list[Round]:
+    """What is measured again: each suspected node with units that proved good, each suspected link, half of a rail.
+
+    Proven are units that are part of no fault, those with the highest medians first, of its rail where units have one.
+    A node that is slow with them, too, is slow itself.
     """
     faults = tuple(faults)
-    suspects = [fault.units[0] for fault in faults if fault.kind == "node"]
+    suspects = [unit for fault in faults if fault.kind == "node" for unit in fault.units]
     blamed = {unit for fault in faults for unit in fault.units}
     medians = _medians(_links(cells))
     proven = sorted(medians.keys() - blamed, key=lambda unit: (-medians[unit], unit))
     pairs = [_ordered(*fault.units) for fault in faults if fault.kind == "link"]
+    for fault in faults:
+        if fault.kind == "rail":
+            pairs += [_ordered(fault.units[a], fault.units[b]) for a, b in bisection(len(fault.units))]
     for number, suspect in enumerate(suspects):
-        of_it = {proven[(number + turn) % len(proven)] for turn in range(partners)} if proven else ()
+        like_it = [unit for unit in proven if rail_of is None or rail_of[unit] == rail_of[suspect]]
+        of_it = {like_it[(number + turn) % len(like_it)] for turn in range(partners)} if like_it else ()
         pairs += [_ordered(suspect, partner) for partner in sorted(of_it)]
     return disjoint(dict.fromkeys(pairs))
 
@@ -163,11 +187,11 @@ def num_links(count: int) -> int:
 class Slow:
     """A fault in a matrix, with the measured rate and the median of its peers, in the matrix's unit.
 
-    ``units`` are the node; the link's (from, to); or the block's members, the smaller side. ``both_ways`` says of a
-    link that its other direction is slow as well.
+    ``units`` are the node, all its ranks where it is slow in most rails; the link's (from, to); the block's members,
+    the smaller side; or those of a rail. ``both_ways`` says of a link that its other direction is slow as well.
     """
 
-    kind: Literal["node", "link", "block"]
+    kind: Literal["node", "link", "block", "rail"]
     units: tuple[int, ...]
     value: float
     usual: float
@@ -191,6 +215,7 @@ def attribute(
     best: Mapping[Pair, float] | None = None,
     again: Mapping[Pair, float] | None = None,
     host_of: Mapping[int, int] | None = None,
+    rail_of: Mapping[int, int] | None = None,
 ) -> list[Slow]:
     """Faults behind low cells: blocks of units, or else nodes (row and column), or else links (one cell).
 
@@ -205,6 +230,9 @@ def attribute(
     host_of
         For units of which several share a host: which. Pairs inside a host are then compared with those of that host,
         if they are alike at all, pairs across hosts with each other, and hosts are no blocks.
+    rail_of
+        Beside ``host_of``, for units that are paired with their like of other hosts only: their place there. Rails are
+        held against each other; one with most links low is one fault, and so is a host that is slow in most of them.
 
     Returns
     -------
@@ -219,6 +247,9 @@ def attribute(
     cell a link, a low block a leaf or a rack.
     """
     best, again = best or cells, again or {}
+    if rail_of is not None:
+        assert host_of is not None
+        return _slow_in_rails(cells, best, again, rail_of, host_of)
     if host_of is not None:
         inside: dict[int, dict[Pair, float]] = {}
         across: dict[Pair, float] = {}
@@ -345,10 +376,83 @@ def _chance(rest: Collection[float], count: int, links: float) -> float:
     return quantile(LEVEL / count, max(4, len(rest) - 1)) * 1.25 * deviation / math.sqrt(links)
 
 
-def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]) -> list[Slow]:
+def _slow_in_rails(
+    cells: Mapping[Pair, float],
+    best: Mapping[Pair, float],
+    again: Mapping[Pair, float],
+    rail_of: Mapping[int, int],
+    host_of: Mapping[int, int],
+) -> list[Slow]:
+    """Hosts that are slow in most rails, or else rails, ranks and links that are."""
+    hosts = _slow_hosts(cells, best, again, host_of) if len({*rail_of.values()}) > 1 else []
+    blamed = {unit for fault in hosts for unit in fault.units}
+    rest = {cell: value for cell, value in cells.items() if not blamed & {*cell}}
+    return [*hosts, *_slow_among_rails(rest, best, again, rail_of)]
+
+
+def _slow_hosts(
+    cells: Mapping[Pair, float],
+    best: Mapping[Pair, float],
+    again: Mapping[Pair, float],
+    host_of: Mapping[int, int],
+) -> list[Slow]:
+    """Nodes and blocks of the matrix of hosts, in which a cell is the median of its rails."""
+
+    def of_hosts(of_ranks: Mapping[Pair, float]) -> dict[Pair, float]:
+        rails: dict[Pair, list[float]] = {}
+        for (source, target), value in of_ranks.items():
+            rails.setdefault((host_of[source], host_of[target]), []).append(value)
+        return {pair: median(values) for pair, values in rails.items()}
+
+    faults = attribute(
+        of_hosts(cells), of_hosts({cell: best.get(cell, cells[cell]) for cell in cells}), of_hosts(again)
+    )
+    ranks = {fault: tuple(unit for unit, host in sorted(host_of.items()) if host in fault.units) for fault in faults}
+    return [replace(fault, units=ranks[fault]) for fault in faults if fault.kind != "link"]
+
+
+def _slow_among_rails(
+    cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float], rail_of: Mapping[int, int]
+) -> list[Slow]:
     if len(cells) < FEWEST_PEERS:
         return []
     limit, usual = low_limit(cells.values()), median(cells.values())
+    links, links_again = _links(cells), _links(again)
+    rails: dict[int, list[Pair]] = {}
+    for link in links:
+        rails.setdefault(rail_of[link[0]], []).append(link)
+    if limit < (1 - WOULD_SHOW) * usual:  # rails are not alike
+        own = [{cell: value for cell, value in cells.items() if rail_of[cell[0]] == rail} for rail in rails]
+        return [fault for of_rail in own for fault in attribute(of_rail, best, again)]
+    low = {_ordered(*cell) for cell, value in cells.items() if value < limit and best.get(cell, value) < limit}
+    slow_rails, suspected = [], []
+    for of_rail in rails.values():
+        units = sorted({unit for link in of_rail for unit in link})
+        if len(units) > 2 and _most(of_rail, low):
+            slow_rails.append(Slow("rail", tuple(units), median(links[link] for link in of_rail), usual))
+        elif len(units) > 2:  # of two, either may be the slow one
+            suspected += [unit for unit in units if _most([link for link in of_rail if unit in link], low)]
+    blamed = {*suspected, *(unit for fault in slow_rails for unit in fault.units)}
+    rest = {cell: value for cell, value in cells.items() if not blamed & {*cell}}
+    medians = _medians(links)
+    faults = [*slow_rails, *(Slow("node", (unit,), medians[unit], usual) for unit in suspected)]
+    low_again = [fault for fault in faults if any(_is_low_again(unit, links_again, limit) for unit in fault.units)]
+    return [*low_again, *_low_links(rest, best, again, limit, usual)]
+
+
+def _most(links: Collection[Pair], low: Collection[Pair]) -> bool:
+    return sum(link in low for link in links) >= MOST_LOW * len(links)
+
+
+def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]) -> list[Slow]:
+    if len(cells) < FEWEST_PEERS:
+        return []
+    return _low_links(cells, best, again, low_limit(cells.values()), median(cells.values()))
+
+
+def _low_links(
+    cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float], limit: float, usual: float
+) -> list[Slow]:
     low = {
         cell: value
         for cell, value in sorted(cells.items())

@@ -5,6 +5,8 @@ import torch
 
 from clusterbench.benchmarks import link_matrix
 from clusterbench.benchmarks.link_matrix import LinkMatrix
+from clusterbench.cases.matrices import matrices
+from clusterbench.charts.link_matrix import _pictures
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.engine import clock
@@ -165,6 +167,59 @@ def test_all_ranks_of_a_node_may_send_at_once():
     rates = [row.value for row in derived if row.metric == "pair_bandwidth"]
     # Two ranks, two messages of 8 KiB each.
     assert rates == pytest.approx([4 * 8192 / (MESSAGES_S + WORD_S)] * 2)
+
+
+@pytest.mark.gloo
+def test_ranks_of_a_rail_meet_alone_and_a_slow_one_is_named_by_its_host():
+    matrix = point(3, ranks_of_node=2, between="rails")
+    ranks = run_ranks(6, _samples, matrix, {3})
+    assert [sorted({*peers}) for _, peers in ranks] == [[2, 4], [3, 5], [0, 4], [1, 5], [0, 2], [1, 3]]
+    derived = rows(matrix, 6, [samples for samples, _ in ranks], ("n0", "n1", "n2"))
+    assert {row.metric: row.value for row in derived if row.metric.startswith("links_")} == {
+        "links_covered": 6,
+        "links_total": 6,
+    }
+    ((where, what),) = findings(derived)
+    assert (where, what) == ("n1:3", "slow with most of its partners: 50 % of what the median link carries")
+
+
+def in_rails(num_nodes, rails, slow):
+    """What is said of nodes with as many ranks, of which those that ``slow`` names carry 60 %."""
+    matrix = point(num_nodes, ranks_of_node=rails, between="rails")
+    samples = [{} for _ in range(num_nodes * rails)]
+    for a, b in (pair for pairs in link_matrix._schedule(matrix) for pair in pairs):
+        for source, part in ((a, b), (b, a)):
+            rate = 6e9 if {a, b} & slow else 1e10
+            samples[source][f"pair_bandwidth[part={part},source={source}]"] = [rate] * 3
+    return rows(matrix, num_nodes * rails, samples, tuple(f"n{number}" for number in range(num_nodes)))
+
+
+def test_a_slow_rail_and_a_host_that_is_slow_in_most_are_named_as_such():
+    assert findings(in_rails(4, 4, slow={2, 6, 10, 14})) == [
+        (
+            "rail 2 (n0:2, n1:6, n2:10, n3:14)",
+            "the whole rail is slow: its links carry 60 % of what the median link does",
+        )
+    ]
+    assert findings(in_rails(4, 4, slow={4, 5, 6, 7})) == [
+        ("n1, in most rails", "slow with most of its partners: 60 % of what the median link carries")
+    ]
+    assert findings(in_rails(4, 4, slow=set())) == []
+
+
+def test_a_chart_shows_rails_one_after_the_other():
+    (matrix,) = matrices(in_rails(2, 3, slow=set()))
+    ((units),) = [picture.units for picture in _pictures(matrix)]
+    assert [matrix.names[unit] for unit in units] == ["n0:0", "n1:3", "n0:1", "n1:4", "n0:2", "n1:5"]
+    assert matrix.num_links == 3
+
+
+def test_rails_of_one_node_are_refused():
+    place = Place(Cluster(1, 8, "cpu"), 1)
+    (only,) = LinkMatrix(between="rails").points(place)
+    assert LinkMatrix(between="rails").objection(only, place) == (
+        "rails are between nodes, but there is one; 'between: ranks' measures inside it"
+    )
 
 
 def _check(fault):

@@ -1,3 +1,4 @@
+import random
 from itertools import combinations, permutations
 from statistics import median
 
@@ -13,8 +14,10 @@ from clusterbench.formulas.pairing import (
     low_limit,
     num_links,
     random_rounds,
+    rounds_in_rails,
     rounds_of,
     second_pass,
+    spreads,
     tournament,
 )
 
@@ -212,3 +215,89 @@ def test_the_median_is_that_of_the_matrix():
     assert attribute(matrix) == [
         Slow("link", (0, 3), min(matrix[0, 3], matrix[3, 0]), median(matrix.values()), both_ways=True)
     ]
+
+
+# Rails
+
+
+class Rails:
+    """Nodes with as many ranks each, of which those of one place are paired: cells with two percent of noise."""
+
+    def __init__(self, num_nodes, rails, seed=0):
+        self.num_nodes, self.rails, self.draw = num_nodes, rails, random.Random(seed)
+        units = range(num_nodes * rails)
+        self.host_of = {unit: unit // rails for unit in units}
+        self.rail_of = {unit: unit % rails for unit in units}
+
+    def cells(self, slow=lambda source, target: 1.0):
+        links = [link for pairs in rounds_in_rails(self.num_nodes, self.rails, 8, 0) for link in pairs]
+        both = [cell for link in links for cell in (link, link[::-1])]
+        return {cell: 10 * self.draw.gauss(1.0, 0.02) * slow(*cell) for cell in both}
+
+    def faults(self, slow=lambda source, target: 1.0):
+        """What is named after both passes, as a run does."""
+        first = self.cells(slow)
+        pairs = second_pass(attribute(first, None, None, self.host_of, self.rail_of), first, rail_of=self.rail_of)
+        links = [link for of_round in pairs for link in of_round]
+        assert all(self.rail_of[a] == self.rail_of[b] for a, b in links)
+        again = {cell: 10 * slow(*cell) for link in links for cell in (link, link[::-1])}
+        found = attribute(first, None, again, self.host_of, self.rail_of)
+        return [(fault.kind, fault.units) for fault in found]
+
+
+SIZES_OF_RAILS = [(2, 8), (3, 8), (3, 4), (4, 4), (8, 8), (32, 8)]
+
+
+@pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS)
+def test_rails_that_are_alike_blame_nobody(num_nodes, rails):
+    found = [Rails(num_nodes, rails, seed).faults() for seed in range(200)]
+    assert found.count([]) >= 199
+
+
+@pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS[1:])
+def test_of_a_slow_card_its_rank_is_named(num_nodes, rails):
+    unit = rails + 1
+    assert Rails(num_nodes, rails).faults(of_node(unit)) == [("node", (unit,))]
+
+
+def test_of_two_nodes_the_link_of_the_slow_rail_is_named():
+    assert Rails(2, 8).faults(of_node(9)) == [("link", (1, 9))]
+
+
+@pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS[1:])
+def test_a_slow_switch_of_a_rail_is_that_rail(num_nodes, rails):
+    of_rail = tuple(range(2, num_nodes * rails, rails))
+    assert Rails(num_nodes, rails).faults(lambda source, _: 0.7 if source in of_rail else 1.0) == [("rail", of_rail)]
+
+
+@pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS[1:])
+def test_a_host_that_is_slow_in_most_rails_is_one_fault(num_nodes, rails):
+    of_host = tuple(range(rails, 2 * rails))
+
+    def slow(source, target):
+        return 0.6 if {source, target} & {*of_host} else 1.0
+
+    assert Rails(num_nodes, rails).faults(slow) == [("node", of_host)]
+
+
+@pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS[2:])
+def test_of_a_slow_link_in_a_rail_both_ends_are_named(num_nodes, rails):
+    other = rails * (num_nodes // 2 if num_nodes > 16 else 1)  # of many nodes not all links are measured
+    assert Rails(num_nodes, rails).faults(between(0, other)) == [("link", (0, other))]
+
+
+def test_two_racks_that_are_slow_between_are_a_block_of_all_ranks():
+    first_rack = (*range(8),)  # two of six hosts
+
+    def slow(source, target):
+        return 0.5 if (source in first_rack) != (target in first_rack) else 1.0
+
+    assert Rails(6, 4).faults(slow) == [("block", first_rack)]
+
+
+def test_half_of_all_rails_being_slow_is_not_judged():
+    rails = Rails(4, 2)
+    slow = rails.cells(lambda source, _: 0.5 if source % 2 else 1.0)
+    assert attribute(slow, None, None, rails.host_of, rails.rail_of) == []
+    (spread,) = spreads(slow, rails.host_of)
+    assert not spread.is_judged

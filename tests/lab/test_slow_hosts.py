@@ -77,7 +77,7 @@ def test_a_disk_that_is_slow_is_named_by_the_files_of_acceptance_and_of_the_deep
 
 def test_a_host_whose_link_is_shaped_is_named_by_the_acceptances_pairs(lab, tmp_path):
     lab.shape("cb2", "100mbit")
-    part = part_of("suites/acceptance.yaml", tmp_path, {"link_matrix": {"between": "nodes"}})
+    part = part_of("suites/acceptance.yaml", tmp_path, {"link_matrix": {"between": "rails"}})
     assert named(evidence(lab, part, tmp_path / "out"), "slow_link") == {"cb2"}
 
 
