@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch compiles on a CPU"),
 ]
 
+PARTS = ("smoke", "ladder", "ranks_probe", "ranks", "fake")
 ONLY_ON_GPUS = {"device_copy", "host_copy", "peer_copy", "nccl_transport"}
 
 
@@ -49,15 +50,19 @@ def statuses(folder: Path) -> dict[str, str]:
     return {history.case.id: history.status for history in read(RunFolder.open(folder)).histories}
 
 
+def suspected(folder: Path) -> bool:
+    """Whether a run failed for a slow rank alone."""
+    verdict = json.loads((folder / "verdict.json").read_text())
+    named: list[str] = verdict["machine"]["suspects"]
+    return verdict["failing"] == ["suspect"] and all(name.startswith("Straggler: ") for name in named)
+
+
 def test_everything_ended_and_nothing_differs_from_what_was_predicted(rehearsal: tuple[Path, dict[str, Any]]) -> None:
-    parts = rehearsal[1]["parts"]
-    assert {name: (part["how"], part["code"]) for name, part in parts.items()} == {
-        "smoke": ("ended", 0),
-        "ladder": ("ended", 0),
-        "ranks_probe": ("ended", 0),
-        "ranks": ("ended", 0),
-        "fake": ("ended", 0),
-    }
+    folder, parts = rehearsal[0], rehearsal[1]["parts"]
+    assert {name: part["how"] for name, part in parts.items()} == dict.fromkeys(PARTS, "ended")
+    failed = {name: part["code"] for name, part in parts.items() if part["code"] != 0}
+    # A neighbour that slows one core for seconds makes a straggler of its rank: docs/measurements.md.
+    assert all(code == 1 and suspected(folder / name) for name, code in failed.items()), failed
     rows = [row for part in parts.values() for row in part["rows"]]
     assert {row["verdict"] for row in rows} == {AS_PREDICTED, SHOWN}
     shown = {row["name"].split()[-1] for row in rows if row["verdict"] == SHOWN}
