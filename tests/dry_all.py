@@ -1,9 +1,10 @@
 """Training steps of the shipped suites on GPUs, run dry: ``python -m tests.dry_all [kinds | layouts | whole | ways]``.
 
-Of ``whole`` each is what a run would run, which takes most of a day. Of ``layouts`` each has as few layers, copies and
-micro-batches as its schedule takes, and those that then are alike are run once; of ``kinds``, the default, degrees
-above one count as alike, too. ``ways`` is why that is enough: whole steps, each beside the smallest of its kind, and
-whether one goes through a line of ours, a collective or an operator that the other does not.
+Of ``whole`` each is what a run would run, which takes 15 to 130 CPU seconds: for all 8,019 some days. Of ``layouts``
+each has as few layers, copies and micro-batches as its schedule takes, and those that then are alike are run once; of
+``kinds``, the default, degrees above one count as alike, too. ``ways`` is why that is enough: whole steps, each beside
+the smallest of its kind, and whether one goes through a line of ours, a collective or an operator that the other does
+not.
 """
 
 from __future__ import annotations
