@@ -217,6 +217,20 @@ def test_the_median_is_that_of_the_matrix():
     ]
 
 
+@pytest.mark.parametrize("factor", [0.6, 0.7, 0.74, 0.8, 0.85])
+def test_of_three_nodes_one_that_is_slow_is_named_or_no_health_is_said_that_it_would_spoil(factor):
+    said = []
+    for seed in range(100):
+        draw = random.Random(seed)
+        three = {cell: 10 * draw.gauss(1, 0.02) * (factor if 1 in cell else 1.0) for cell in permutations(range(3), 2)}
+        (spread,) = spreads(three)
+        if named := attribute(three):
+            said.append([(fault.kind, fault.units) for fault in named] == [("node", (1,))])
+        else:
+            said.append(not spread.is_judged or spread.would_show > 1 - factor)
+    assert said.count(True) >= 99
+
+
 # Rails
 
 
@@ -245,7 +259,7 @@ class Rails:
         return [(fault.kind, fault.units) for fault in found]
 
 
-SIZES_OF_RAILS = [(2, 8), (3, 8), (3, 4), (4, 4), (8, 8), (32, 8)]
+SIZES_OF_RAILS = [(2, 8), (3, 8), (3, 4), (4, 4), (5, 3), (8, 8), (32, 8)]
 
 
 @pytest.mark.parametrize(("num_nodes", "rails"), SIZES_OF_RAILS)
@@ -293,6 +307,10 @@ def test_two_racks_that_are_slow_between_are_a_block_of_all_ranks():
         return 0.5 if (source in first_rack) != (target in first_rack) else 1.0
 
     assert Rails(6, 4).faults(slow) == [("block", first_rack)]
+
+
+def test_a_slow_card_of_two_is_no_slow_host():
+    assert Rails(4, 2).faults(of_node(3)) == [("node", (3,))]
 
 
 def test_half_of_all_rails_being_slow_is_not_judged():
