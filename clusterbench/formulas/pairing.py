@@ -301,11 +301,12 @@ def spreads(cells: Mapping[Pair, float], host_of: Mapping[int, int] | None = Non
 
 def _spread(cells: Mapping[Pair, float], is_inside: bool) -> Spread:
     values, units = cells.values(), tuple(sorted({unit for cell in cells for unit in cell}))
-    would_show, are_alike = None, is_uniform(values)
-    if len(values) >= FEWEST_PEERS and (are_alike or not is_inside):
-        # one of three hosts is in two thirds of all cells: where they differ, the fast ones are the usual
-        usual = median(values) if are_alike else sorted(values)[(3 * len(values)) // 4]
-        would_show = 1 - low_limit(values) / usual
+    would_show = None
+    if len(values) >= FEWEST_PEERS and (is_uniform(values) or not is_inside):
+        # two of four units are in five sixths of all cells, one of three in two thirds: the fast ones are the usual
+        fast = max(values) if len(units) <= FEWEST_BY_ORDER else sorted(values)[(3 * len(values)) // 4]
+        usual = median(values)
+        would_show = 1 - low_limit(values) / (fast if fast > (1 + SMALLEST_EFFECT) * usual else usual)
     return Spread(units, min(values), max(values), would_show)
 
 

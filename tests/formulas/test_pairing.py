@@ -217,18 +217,18 @@ def test_the_median_is_that_of_the_matrix():
     ]
 
 
+@pytest.mark.parametrize(("count", "slow_ones"), [(3, {1}), (4, {1}), (4, {0, 1}), (5, {0, 1}), (8, {0, 1, 2})])
 @pytest.mark.parametrize("factor", [0.6, 0.7, 0.74, 0.8, 0.85])
-def test_of_three_nodes_one_that_is_slow_is_named_or_no_health_is_said_that_it_would_spoil(factor):
+def test_no_health_is_said_that_slow_units_spoil_but_are_not_named_for(count, slow_ones, factor):
     said = []
     for seed in range(100):
-        draw = random.Random(seed)
-        three = {cell: 10 * draw.gauss(1, 0.02) * (factor if 1 in cell else 1.0) for cell in permutations(range(3), 2)}
-        (spread,) = spreads(three)
-        if named := attribute(three):
-            said.append([(fault.kind, fault.units) for fault in named] == [("node", (1,))])
-        else:
-            said.append(not spread.is_judged or spread.would_show > 1 - factor)
-    assert said.count(True) >= 99
+        draw, pairs = random.Random(seed), [*permutations(range(count), 2)]
+        values = {cell: 10 * draw.gauss(1, 0.02) * (factor if slow_ones & {*cell} else 1.0) for cell in pairs}
+        for host_of in (None, dict.fromkeys(range(count), 0)):
+            (spread,) = spreads(values, host_of)
+            is_named = bool(attribute(values, host_of=host_of))
+            said.append(is_named or not spread.is_judged or spread.would_show > 1 - factor)
+    assert said.count(True) >= 199
 
 
 # Rails
