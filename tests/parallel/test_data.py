@@ -71,6 +71,11 @@ def test_without_ddp_there_is_nothing_to_compress() -> None:
 def test_the_tolerance_of_rounded_gradients_gives_its_reason() -> None:
     allowed = allowed_of(make_job("dp2"), [DataParallel(compress="bf16")])["parity_gradients"]
     assert (allowed.value, allowed.basis) == (2**-7, "at most; gradients are rounded before they are sent: 0.0078125")
+    worst = allowed_of(make_job("dp2", dtype="float32"), [DataParallel(compress="bf16")])["parity_worst_update"]
+    assert (worst.value, worst.basis) == (
+        0.5,
+        "at most; of a norm's few numbers some get another sign; without a step it is 1",
+    )
 
 
 def without_error_feedback(layout: str, rank: int) -> dict[str, float] | str:

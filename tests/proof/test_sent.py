@@ -47,6 +47,16 @@ def healthy(layout: str, dtype: str, shape: str) -> Any:
     return parity_of(layout, {"compress": "bf16"}, {"dtype": dtype, "shape": shape})
 
 
+def of_seed(seed: int) -> Any:
+    return parity_of("dp4", {"compress": "bf16"}, {"dtype": "float32", "shape": "moe-tiny", "seed": seed})
+
+
+@pytest.mark.parametrize("seed", [13, 15])
+def test_a_norm_of_which_rounding_turns_one_sign_is_right(seed: int) -> None:
+    for evidence in run_ranks(4, of_seed, seed):
+        assert isinstance(evidence, dict), evidence
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_float16_in_the_place_of_bfloat16_is_wrong(dtype: str) -> None:
     for said in run_ranks(2, with_float16, "dp2", dtype):
