@@ -228,11 +228,12 @@ class _AllGather(torch.autograd.Function):
         by_position = torch.zeros_like(kv.permute(3, 0, 1, 2, 4))
         dkv = by_position.permute(1, 2, 3, 0, 4)
         for block in _chunk_blocks(degree, rank, q.shape[2]):
-            dk, dv = gradient.see(block, kv[0], kv[1])
-            dkv[0][:, :, block[1]].add_(dk)
-            dkv[1][:, :, block[1]].add_(dv)
+            for of_all, share in zip(dkv, gradient.see(block, kv[0], kv[1]), strict=True):
+                of_all[:, :, block[1]].add_(share)
+        del of_all, share  # nearly as large as the gradients of all keys, which are there twice below
         order = _chunks_by_position(degree)
         by_rank = _reordered(by_position, [order.index(chunk) for chunk in range(2 * degree)])
+        del by_position, dkv
         part = by_rank.new_empty(by_rank.shape[0] // degree, *by_rank.shape[1:])
         reduce_scatter_flat(part, by_rank, ctx.group)
         by_key = part.permute(1, 2, 3, 0, 4)

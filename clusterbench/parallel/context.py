@@ -152,13 +152,13 @@ class ContextParallel(Parallelism):
 
         The gradient of queries adds up in float32 at least. In a ring the rank has those of its own keys and of those
         that leave and come, the share of a block, and the last keys. Behind an all-gather the gradients of all keys are
-        there twice as they are put in order, and the share of a block that sees all but the last half of them.
+        there twice as they are put in order, before the rank has its part; Gloo has a copy of what it sums, beside it.
         """
         if self.context == "ulysses":
             return 0.0
         elements = _attended(job, job.shape.num_heads // job.layout.tp) / job.compute_bytes
         of_queries = 4 * elements if job.compute_bytes < 4 else 0.0  # else it is what is given
-        of_keys = 4 if self.passes_keys else 3 * job.layout.cp - 0.5
+        of_keys = 4 if self.passes_keys else 2 * job.layout.cp - (job.device != "cpu")
         return of_queries + of_keys * _kv_bytes(job)
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
