@@ -38,6 +38,7 @@ from clusterbench.job.passes import (
     TRAFFIC,
     Computed,
 )
+from clusterbench.layout import ParallelLayout
 from clusterbench.measured.agreement import STATISTICS
 from clusterbench.measured.flops import (
     RATE,
@@ -114,7 +115,7 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     if "longest_seq_len" in case.expected:
         why = "not measured: the suite's seq_len was"
         yield Metric("longest_seq_len", "tokens", None, basis=why)
-    yield from _expert_metrics(observation)
+    yield from _expert_metrics(case, job.layout, observation)
     yield from _energy(case, job, observation, time)
     yield from _evidence(observation)
     proving_s = [seen[PROOF_TIME] for seen in observation.evidence if PROOF_TIME in seen]
@@ -268,7 +269,7 @@ def _attention_metrics(observation: Observation) -> Iterator[Metric]:
         yield Metric("attention_imbalance", "1", max(spent) / fmean(spent), basis=basis)
 
 
-def _expert_metrics(observation: Observation) -> Iterator[Metric]:
+def _expert_metrics(case: Case, layout: ParallelLayout, observation: Observation) -> Iterator[Metric]:
     ranks = EXPERTS.of(observation)
     if not ranks:
         return
@@ -279,7 +280,9 @@ def _expert_metrics(observation: Observation) -> Iterator[Metric]:
     imbalance = [load.imbalance for load in ranks]
     basis = "rows of a rank's fullest expert over the mean of that rank's; 1 is even; worst layer, last micro-batch"
     yield _imbalance("experts", imbalance, basis)
-    by_layer = list(zip(*(load.rows for load in ranks), strict=True))
+    # stages have layers of their own, and not always as many
+    stages = zip(*layout.groups("pp", case.rank_order), strict=True)
+    by_layer = [rows for stage in stages for rows in zip(*(ranks[rank].rows for rank in stage), strict=True)]
     if by_layer:
         over_mean = [max(rows) / (fmean(rows) or 1.0) for rows in by_layer]
         basis = "rows of the fullest rank over the mean rank, which waits for it; 1 is even; last micro-batch"

@@ -379,6 +379,16 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     assert figures["tokens_per_s"].value == 8 * 256 / 3.0
 
 
+def test_stages_of_a_pipeline_with_unlike_numbers_of_layers_with_experts_are_each_held_against_themselves() -> None:
+    """As zbv has it of five layers on two ranks, with ep over the ranks of a stage."""
+    rows = [[10, 30, 20], [30, 10, 20], [12, 20], [28, 20]]  # by layer of each rank; those of stage 0 are 0 and 1
+    loads = [{"seconds": {"experts": 0.1}, "imbalance": 1.0, "rows": of_rank, "expert_rows": []} for of_rank in rows]
+    case = replace(case_of("pp2-dp2+ep2", CPU4, shape="moe-tiny"), expected={})
+    metrics = TrainStep.derive(case, observed([[1.0]] * 4, experts=loads), CPU4)
+    (of_ranks,) = [metric for metric in metrics if metric.key == "expert_imbalance[part=ranks]"]
+    assert (of_ranks.value, of_ranks.low) == (1.5, 1.0)
+
+
 def test_a_cpu_has_no_datasheet_and_says_so_once() -> None:
     figures = derived(case_of("tp1", CPU4), observed([[1.0]]))
     empty = [metric for metric in figures.values() if metric.value is None]
