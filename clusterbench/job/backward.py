@@ -327,7 +327,8 @@ def moments_of_backward(
         of_layers = job.num_layers * sum(group.gathered for group in sharding.layer)
         walk.alive += 0.0 if sharding.frees else of_layers
     walk.mark("the loss")
-    walk.mark("the end of forward", _gathered_last(sharding) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS))
+    without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
+    walk.mark("the end of forward", _gathered_last(sharding) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
@@ -355,6 +356,12 @@ def _gathered_last(sharding: Sharding | None) -> float:
         return 0.0
     kept = sum(group.gathered for group in sharding.layer) if sharding.frees else 0.0
     return kept + sharding.layer[-1].gathered
+
+
+def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
+    """Where the loss is not computed on split logits: as they came and in order, and a rank's part of them."""
+    logits, is_split = forward.get("loss.logits", 0.0), "loss.shifted" in forward
+    return logits * (1 + 1 / job.layout.tp) if job.layout.uses("tp") and not is_split else 0.0
 
 
 def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
