@@ -26,7 +26,14 @@ def objection(job: TrainingJob, every: Sequence[Parallelism]) -> str | None:
             f"other; {MOST_MICRO_BATCHES:,} are the most, and with fewer a rank holds as much"
         )
     reasons = (parallelism.needs_data(job) for parallelism in active)
-    return next(filter(None, reasons), None)
+    if (why := next(filter(None, reasons), None)) is not None:
+        return why
+    if job.shape.has_experts and job.dtype == "float64":
+        return (
+            "in float64 torch multiplies no group of matrices at once, and how many rows each expert has takes data; "
+            "float32 can be dry-run"
+        )
+    return None
 
 
 def stage_ranks(job: TrainingJob, rank_order: str) -> list[int]:

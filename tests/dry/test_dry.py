@@ -105,7 +105,10 @@ def test_what_cannot_be_dry_run_is_refused_with_the_reason(
     layout: str, options: dict[str, Any], job: dict[str, Any], why: str
 ) -> None:
     assert why in str(objection(make_job(layout, **job), from_options(options)))
-    assert objection(make_job("dp2+ep2", shape="moe-tiny"), from_options({"routing": "balanced"})) is None
+    balanced = from_options({"routing": "balanced"})
+    assert objection(make_job("dp2+ep2", shape="moe-tiny", dtype="float32"), balanced) is None
+    in_float64 = objection(make_job("dp2+ep2", shape="moe-tiny"), balanced)
+    assert str(in_float64).endswith("how many rows each expert has takes data; float32 can be dry-run")
 
 
 @pytest.mark.gloo
