@@ -10,6 +10,7 @@ from functools import cached_property
 from clusterbench.formulas.pairing import Pair, Slow, Spread, attribute, num_links, spreads
 from clusterbench.rows import Row
 from clusterbench.units import format_value
+from clusterbench.words import few
 
 PAIRS = ("pair_bandwidth", "pair_bandwidth_both", "pair_latency")
 COPIES = ("copy_bandwidth", "copy_bandwidth_both", "copy_latency")
@@ -25,8 +26,8 @@ _NOT_COMPARED = ("host", "driver")  # over the hosts' memory: every such copy sh
 class Matrix:
     """One metric of every pair of a case: ``cells[from, to]`` by the numbers of ``names``.
 
-    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass; of
-    ``is_of_rails`` each unit is paired with those of the same place in other hosts.
+    ``category`` tells matrices of one metric apart (how a copy went); ``again`` are cells of the second pass.
+    ``num_rails`` is how many ranks a host has where each is paired with those of the same place in other hosts, else 0.
     """
 
     case: str
@@ -36,7 +37,7 @@ class Matrix:
     names: tuple[str, ...]
     cells: Mapping[Pair, Row] = field(repr=False)
     again: Mapping[Pair, Row] = field(default_factory=dict, repr=False)
-    is_of_rails: bool = False
+    num_rails: int = 0
 
     @property
     def host_of(self) -> Mapping[int, int] | None:
@@ -49,15 +50,9 @@ class Matrix:
     @property
     def rail_of(self) -> Mapping[int, int] | None:
         """The place of each unit in its host, where only those of one place are paired."""
-        host_of = self.host_of
-        if host_of is None or not self.is_of_rails:
+        if not self.num_rails:
             return None
-        seen = Counter[int]()
-        rails = {}
-        for unit, host in sorted(host_of.items()):
-            rails[unit] = seen[host]
-            seen[host] += 1
-        return rails
+        return {unit: _number(name) % self.num_rails for unit, name in enumerate(self.names)}
 
     @property
     def num_links(self) -> int:
@@ -74,6 +69,18 @@ class Matrix:
             return []
         best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
         return attribute(_values(self.cells), best, _values(self.again), self.host_of, self.rail_of)
+
+    def place_of(self, fault: Slow) -> str:
+        """Where a fault is: ``n1``, ``n1 <-> n2``, ``rail 2 (n0:2, n1:6)``."""
+        names = [self.names[unit] for unit in fault.units]
+        hosts = list(dict.fromkeys(map(_host, names)))
+        if fault.kind == "link":
+            return f" {'<->' if fault.both_ways else '->'} ".join(names)
+        if fault.kind == "rail" and self.rail_of is not None:
+            return f"rail {self.rail_of[fault.units[0]]} ({few(names)})"
+        if fault.kind == "node":
+            return names[0] if len(names) == 1 else f"{hosts[0]}, in most rails"
+        return few(hosts if self.num_rails else names)
 
     @property
     def is_compared(self) -> bool:
@@ -125,9 +132,10 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
         hosts = tuple(own[0].hosts.split())
         names = _names(own, hosts)
         again = cells.get((case, _AGAIN, category), []) if metric == PAIRS[0] else []
-        is_of_rails = own[0].point.get("between") == "rails"
+        point = own[0].point
+        num_rails = int(point["ranks_in_node"]) if point.get("between") == "rails" else 0
         all_matrices.append(
-            Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names), is_of_rails)
+            Matrix(case, metric, category, hosts, names, _cells(own, names), _cells(again, names), num_rails)
         )
     return all_matrices
 
@@ -138,8 +146,7 @@ def _names(rows: Sequence[Row], hosts: Sequence[str]) -> tuple[str, ...]:
     units = dict.fromkeys(row.detail[end] for end in ("source", "part") for row in rows)
 
     def order(name: str) -> tuple[int, int, str]:
-        number = name.removeprefix(f"{_host(name)}:").removeprefix("node ")
-        return place.get(_host(name), len(place)), int(number) if number.isdecimal() else 0, name
+        return place.get(_host(name), len(place)), _number(name), name
 
     return tuple(sorted(units, key=order))
 
@@ -151,6 +158,12 @@ def _cells(rows: Iterable[Row], names: Sequence[str]) -> dict[Pair, Row]:
 
 def _values(cells: Mapping[Pair, Row]) -> dict[Pair, float]:
     return {cell: row.value for cell, row in cells.items() if row.value is not None}
+
+
+def _number(name: str) -> int:
+    """That of a rank or GPU in its host, or of a node whose host is not known."""
+    number = name.removeprefix(f"{_host(name)}:").removeprefix("node ")
+    return int(number) if number.isdecimal() else 0
 
 
 def _host(name: str) -> str:

@@ -105,8 +105,7 @@ class LinkMatrix(Chart[list[Picture]]):
 def _judgement(matrix: Matrix) -> str:
     """Which links are slower than their peers, that none is, or why that is not known."""
     if matrix.slow:
-        blamed = [" <-> ".join(matrix.names[unit] for unit in fault.units[:2]) for fault in matrix.slow]
-        return f"Slower than their peers: {', '.join(blamed)}."
+        return f"Slower than their peers: {'; '.join(map(matrix.place_of, matrix.slow))}."
     unknown = [reason for spread in matrix.spreads if (reason := why_not_judged(spread)) is not None]
     if unknown:
         return f"Not judged: {unknown[0][0]}."

@@ -116,17 +116,12 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
     share = f"{100 * fault.value / fault.usual:.0f} %"
     brief = f"{100 * (1 - fault.value / fault.usual):.0f} % slower than its peers"
     if fault.kind == "link":
-        where = f" {'<->' if fault.both_ways else '->'} ".join(names)
         what = f"the link carries {share} of what the {usual} does"
     elif fault.kind == "rail":
-        assert matrix.rail_of is not None
-        where = f"rail {matrix.rail_of[fault.units[0]]} ({few(names)})"
         what = f"the whole rail is slow: its links carry {share} of what the {usual} does"
     elif fault.kind == "node":
-        where = names[0] if len(names) == 1 else f"{names[0].partition(':')[0]}, in most rails"
         what = f"slow with most of its partners: {share} of what the {usual} carries"
     else:
-        where = few(names)
         what = f"slow with all others and fast among themselves: links across carry {share} of those inside"
     again = [row.value for cell, row in matrix.again.items() if {*fault.units} & {*cell} and row.value is not None]
     second = f"; again {format_value(min(again), 'B/s')} in the second pass" if again else ""
@@ -137,7 +132,13 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
     hosts = tuple(dict.fromkeys(name.partition(":")[0] for name in names))
     is_one = len(hosts) == 1 and fault.kind not in ("block", "rail")
     return Finding(
-        where, what, "warning", evidence, brief=brief, host=hosts[0] if is_one else "", among=() if is_one else hosts
+        matrix.place_of(fault),
+        what,
+        "warning",
+        evidence,
+        brief=brief,
+        host=hosts[0] if is_one else "",
+        among=() if is_one else hosts,
     )
 
 

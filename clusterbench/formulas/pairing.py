@@ -330,7 +330,7 @@ def _only_unlike(
         # Of three units the order of six cells says little, so that the best samples have to be low as well.
         seen = cells if len(units) >= FEWEST_BY_ORDER else best
         is_low = all(cells[cell] < limit and seen.get(cell, cells[cell]) < limit for cell in own)
-        if is_low and _is_low_again(suspect, _links(again), limit):
+        if is_low and _is_low_again((suspect,), _links(again), limit):
             links = _links({cell: cells[cell] for cell in own})
             found.append(Slow("node", (suspect,), median(links.values()), median(rest)))
     return found if len(found) == 1 else []
@@ -361,7 +361,7 @@ def _slow_nodes_and_links(
     nodes = [
         Slow("node", (unit,), value, usual)
         for unit, value in suspected.items()
-        if _is_low_again(unit, links_again, limit)
+        if _is_low_again((unit,), links_again, limit)
     ]
     rest = {cell: value for cell, value in cells.items() if not suspected.keys() & {*cell}}
     return [*nodes, *_slow_links(rest, best, again)]
@@ -439,7 +439,7 @@ def _slow_among_rails(
     rest = {cell: value for cell, value in cells.items() if not blamed & {*cell}}
     medians = _medians(links)
     faults = [*slow_rails, *(Slow("node", (unit,), medians[unit], usual) for unit in suspected)]
-    low_again = [fault for fault in faults if any(_is_low_again(unit, links_again, limit) for unit in fault.units)]
+    low_again = [fault for fault in faults if _is_low_again(fault.units, links_again, limit)]
     return [*low_again, *_low_links(rest, best, again, limit, usual)]
 
 
@@ -502,8 +502,8 @@ def _components(units: Collection[int], links: Iterable[Pair]) -> list[tuple[int
     return sorted({tuple(sorted(side)) for side in side_of.values()})
 
 
-def _is_low_again(unit: int, links: Mapping[Pair, float], limit: float) -> bool:
-    values = [value for link, value in links.items() if unit in link]
+def _is_low_again(units: Collection[int], links: Mapping[Pair, float], limit: float) -> bool:
+    values = [value for link, value in links.items() if not {*units}.isdisjoint(link)]
     return not values or median(values) < limit
 
 

@@ -6,6 +6,7 @@ import torch
 from clusterbench.benchmarks import link_matrix
 from clusterbench.benchmarks.link_matrix import LinkMatrix
 from clusterbench.cases.matrices import matrices
+from clusterbench.charts.link_matrix import LinkMatrix as Links
 from clusterbench.charts.link_matrix import _pictures
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses.slow_link import SlowLink
@@ -212,6 +213,17 @@ def test_a_chart_shows_rails_one_after_the_other():
     ((units),) = [picture.units for picture in _pictures(matrix)]
     assert [matrix.names[unit] for unit in units] == ["n0:0", "n1:3", "n0:1", "n1:4", "n0:2", "n1:5"]
     assert matrix.num_links == 3
+
+
+@pytest.mark.parametrize(
+    ("slow", "place"),
+    [({2, 6, 10, 14}, "rail 2 (n0:2, n1:6, n2:10, n3:14)"), ({4, 5, 6, 7}, "n1, in most rails"), ({5}, "n1:5")],
+)
+def test_a_chart_names_what_the_diagnosis_names(slow, place):
+    (matrix,) = matrices(in_rails(4, 4, slow))
+    answer = Links().answer([*_pictures(matrix)])
+    assert f" Slower than their peers: {place}." in answer
+    assert answer.startswith("Of 24 links 24 were measured: median of the others 10.0 GB/s, slowest ")
 
 
 def test_rails_of_one_node_are_refused():

@@ -309,6 +309,17 @@ def test_two_racks_that_are_slow_between_are_a_block_of_all_ranks():
     assert Rails(6, 4).faults(slow) == [("block", first_rack)]
 
 
+@pytest.mark.parametrize(("num_nodes", "rails"), [(3, 8), (4, 4), (5, 4)])
+def test_a_rail_that_is_good_in_the_second_pass_is_not_blamed(num_nodes, rails):
+    of = Rails(num_nodes, rails)
+    first = of.cells(lambda source, _: 0.7 if source % rails == 2 else 1.0)
+    faults = attribute(first, None, None, of.host_of, of.rail_of)
+    assert [fault.kind for fault in faults] == ["rail"]
+    links = [link for pairs in second_pass(faults, first, rail_of=of.rail_of) for link in pairs]
+    again = {cell: 10.0 for link in links for cell in (link, link[::-1])}
+    assert attribute(first, None, again, of.host_of, of.rail_of) == []
+
+
 def test_a_slow_card_of_two_is_no_slow_host():
     assert Rails(4, 2).faults(of_node(3)) == [("node", (3,))]
 
