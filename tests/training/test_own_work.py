@@ -79,6 +79,13 @@ def answer_of(layout: str, ranks: list[dict[str, Any]]) -> Answer:
     return Straggler().answer(reading((outcome(one), seen), cases=[one]))
 
 
+def times_as_long(brief: str) -> float:
+    """Of ``"167 % slower"`` 2.67, of ``"3 times slower"`` 3."""
+    number, unit, slower = brief.split()
+    assert slower == "slower"
+    return {"%": 1 + float(number) / 100, "times": float(number)}[unit]
+
+
 @pytest.mark.alone
 @pytest.mark.gloo
 @pytest.mark.parametrize(("layout", "slow_rank"), SLOWER)
@@ -87,8 +94,9 @@ def test_a_rank_that_computes_longer_in_forward_is_named_and_those_that_wait_for
 ) -> None:
     (finding,) = answer(layout, slow_rank).findings
     assert finding.where == f"rank {slow_rank} on vm"
-    assert finding.brief.endswith("% slower")
-    assert 75 < int(finding.brief.split()[0]) < 300  # forward is a third of a step, and six times as long
+    assert (
+        1.75 < times_as_long(finding.brief) < 4.5
+    )  # forward is a third of a step, half at most, and six times as long
 
 
 @pytest.mark.gloo
