@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import wrap
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +18,9 @@ from clusterbench.words import legible
 
 Values = Sequence[float | None]
 """One for each bar."""
+
+_LABEL, _HEADING, _LINE = 0.066, 0.081, 0.16
+"""In inches: the width of a letter of a bar's name and of the title, and the height of a line of that."""
 
 Colour = tuple[str, float]
 """One that the page knows, and how much of it."""
@@ -59,7 +63,10 @@ class Bars:
         longest = max((len(label) for label in self._labels), default=0)
         # Long names would leave the bars no room.
         width = 5.2 + 0.055 * max(0, longest - 24)
-        figure, axes = canvas(self.title, width, height=max(1.9, 1.25 + 0.29 * len(self.labels)))
+        letters = max(24, int((width - _LABEL * longest) / _HEADING))  # the title begins where the bars do
+        lines = [part for line in self.title.splitlines() for part in wrap(line, letters, break_on_hyphens=False)]
+        height = max(1.9, 1.25 + 0.29 * len(self.labels)) + _LINE * (len(lines) - len(self.title.splitlines()))
+        figure, axes = canvas("\n".join(lines), width, height)
         ticks = self._draw_parts(axes)
         self._say_totals(axes)
         self._mark(axes, ticks)

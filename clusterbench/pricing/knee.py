@@ -41,10 +41,20 @@ def node_counts(most: int) -> list[int]:
 
 def knee(on_nodes: Sequence[OnNodes]) -> OnNodes | None:
     """The first, in the order of nodes, that lost more than :data:`FALL`; None where none did."""
+    speeds = [each.best.tokens_per_s_per_rank if each.best is not None else 0.0 for each in on_nodes]
+    place = fallen(speeds)
+    return None if place is None else on_nodes[place]
+
+
+def fallen(speeds: Sequence[float]) -> int | None:
+    """The place of the first that is more than :data:`FALL` below the most before it; 0 is no speed.
+
+    >>> fallen([100.0, 110.0, 0.0, 90.0, 87.0]), fallen([100.0, 90.0])
+    (4, None)
+    """
     most = 0.0
-    for each in on_nodes:
-        speed = each.best.tokens_per_s_per_rank if each.best is not None else 0.0
+    for place, speed in enumerate(speeds):
         if 0 < speed < (1 - FALL) * most:
-            return each
+            return place
         most = max(most, speed)
     return None

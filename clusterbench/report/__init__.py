@@ -46,6 +46,7 @@ _MOST_ANSWERS = 4  # sentences of charts above the first of them
 _MOST_NAMED = 6
 _HALF = 420  # points: a wider figure has letters too small to read in half the page
 _MOST_COLUMNS = 8  # of a table in Markdown
+_MOST_PANELS, _OPEN = 6, 4  # of a figure; where it has more, as for many workloads, the first stand open
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
 _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
@@ -271,6 +272,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
             "panels": panels,
+            "open": len(panels) if len(panels) <= _MOST_PANELS else _OPEN,
             "cases": {case for panel in panels for case in panel.cases},
         }
 

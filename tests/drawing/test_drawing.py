@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from matplotlib.text import Text
 
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series
@@ -49,6 +50,17 @@ def test_figures_in_text_keep_their_digits() -> None:
 
 def test_a_gap_is_marked_with_how_the_case_ended() -> None:
     assert ">out of memory<" in picture()
+
+
+def test_a_long_title_over_bars_with_long_names_ends_within_the_picture() -> None:
+    title = "Throughput per rank on 64 ranks\nglobal batch size 256, shape nanotron-llama-1B, 8 nodes"
+    label = "pp2-dp2-tp2+zero1, micro batch size 16, recompute selective"
+    figure = Bars(title, [label], {"": [1.0]}, "tokens/s").panel().figure
+    svg(Panel(figure, (), ()), "n", "l")  # lays it out
+    heading = next(text for text in figure.findobj(Text) if text.get_text().startswith("Throughput"))
+    assert " ".join(heading.get_text().split()) == " ".join(title.split())
+    assert "nanotron-llama-1B" in heading.get_text()  # in one piece
+    assert heading.get_window_extent().x1 <= 72 * figure.get_figwidth()
 
 
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:

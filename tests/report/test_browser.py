@@ -415,6 +415,32 @@ def test_an_unfolded_line_shows_the_samples_of_each_repeat(open_page: Callable[.
     assert "observations.jsonl, the lines with identity" in inside.inner_text()
 
 
+def test_of_many_panels_the_first_are_open_and_the_others_are_folded_but_on_paper(
+    open_page: Callable[..., Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ManyPanels(PlantedChart):
+        """Four times as many.
+
+        How to read it
+        --------------
+        As one.
+        """
+
+        def draw(self, data: list[Row]) -> list[Panel]:
+            return [panel for _ in range(4) for panel in super(ManyPanels, self).draw(data)]
+
+    monkeypatch.setattr("clusterbench.report.charts", lambda: {"planted": ManyPanels})
+    page = open_page(good_run(tmp_path / "run"))
+    drawings = page.locator("#chart-planted .panel svg")
+    assert [drawings.nth(number).is_visible() for number in range(drawings.count())] == [*[True] * 4, *[False] * 4]
+    page.locator("#chart-planted .more > summary", has_text="4 more").click()
+    page.locator("[data-panel='planted-5'] .places rect").first.hover()
+    assert "left" in page.locator("#tip").inner_text()
+    page.locator("#chart-planted .more > summary").click()
+    page.emulate_media(media="print")
+    assert drawings.last.is_visible()
+
+
 @with_planted_chart
 def test_on_paper_everything_is_unfolded_and_fits(open_page: Callable[..., Page], tmp_path: Path) -> None:
     page = open_page(good_run(tmp_path / "run", [case(f"{number:03d}") for number in range(120)]), width=700)
