@@ -59,7 +59,7 @@ class Chart(ABC, Generic[Data]):
         """The panels, made with the tools of ``drawing/`` so that all look alike."""
 
     def answer(self, data: Data) -> str:
-        """What the chart says in one sentence with measured figures, or nothing."""
+        """What the chart says in one sentence with measured figures, or nothing; of several things a line each."""
         return ""
 
     def left_out(self, data: Data) -> str:

@@ -43,10 +43,13 @@ if TYPE_CHECKING:
 MOST = 4
 FEWEST = 3  # layouts that make a choice
 MOST_TIED = 2
+_MOST_IN_A_SENTENCE = 2
 _AS_EXPECTED = 0.02  # an imported MFU of three digits is that near to the recomputed one
 
 CHOSEN = frozenset(("micro_batch_size", "attempt"))
 """Options that are chosen together with the layout: the batch of a step stays the same."""
+
+_BATCH = ("global_batch_size", "seq_len")
 
 Cell = tuple[str, int]
 """The name of a row, which is a shape or a length of sequences, and a number of ranks."""
@@ -68,7 +71,7 @@ class Heatmap:
     Attributes
     ----------
     name
-        What tells it from the other workloads of the run.
+        The batch of a step, and what else tells it from the other workloads of the run.
     shape
         The one that all rows are of, which then are lengths of sequences; otherwise rows are shapes.
     histories
@@ -156,6 +159,8 @@ class TopConfig(Chart[list[Heatmap]]):
 
     def answer(self, data: list[Heatmap]) -> str:
         parts = [said for row in data[0].rows if (said := _fastest(data[0], row))]
+        if len(parts) > _MOST_IN_A_SENTENCE:
+            return "\n".join([f"Fastest {'at each length' if data[0].shape else 'of each shape'}:", *parts])
         return f"Fastest: {'; '.join(parts)}." if parts else ""
 
     def left_out(self, data: list[Heatmap]) -> str:
@@ -238,7 +243,7 @@ def _by_mfu(heatmap: Heatmap) -> Iterator[str]:
 def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> list[Heatmap]:
     """One for each workload that is a choice; and for a shape with several lengths of sequences one of its own."""
     by_work: dict[Options, list[Trained]] = defaultdict(list)
-    left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", OWN_SHAPE, "seq_len", "global_batch_size"}
+    left_out = FOLLOWS_LAYOUT | sharing().keys() | CHOSEN | {"shape", OWN_SHAPE, *_BATCH}
     telling = unlike([case.point for case in trained], left_out)
     for case in trained:
         by_work[_options(case, telling)].append(case)
@@ -250,13 +255,13 @@ def _heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> l
             if shape in long:
                 key, of, row = work | {("shape", shape)}, shape, _tokens(length)
             else:
-                batch = {(name, _plain(case.point.get(name))) for name in ("seq_len", "global_batch_size")}
+                batch = {(name, _plain(case.point.get(name))) for name in _BATCH}
                 key, of, row = work | batch, "", shape
             cells_by_work.setdefault(key, (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
     heatmaps = {key: _heatmap(of, cells, histories) for key, (of, cells) in cells_by_work.items()}
     choices = {key: heatmap for key, heatmap in heatmaps.items() if _is_a_choice(heatmap.cells)}
     common = frozenset.intersection(*choices) if choices else frozenset()
-    return [replace(heatmap, name=_name(key - common)) for key, heatmap in choices.items()]
+    return [replace(heatmap, name=_name(key - common, heatmap.trained)) for key, heatmap in choices.items()]
 
 
 def _heatmap(shape: str, cells: Mapping[Cell, Sequence[Trained]], histories: Mapping[str, History]) -> Heatmap:
@@ -312,10 +317,14 @@ def _once(cases: Sequence[Trained]) -> list[Trained]:
     return list(kept.values())
 
 
-def _name(own: Options) -> str:
-    """What tells a workload from the others, in words."""
-    texts = sorted((name, str(value)) for name, value in own)
-    return ", ".join(f"{name} {value}" for name, value in texts if name != "shape")
+def _name(own: Options, cases: Sequence[Trained]) -> str:
+    """The batch of a step, where all have one, and what tells a workload from the others."""
+    batch, length = ({_plain(case.point.get(name)) for case in cases} for name in _BATCH)
+    one = [value for values in (batch, length) if len(values) == 1 for value in values if isinstance(value, int)]
+    step = "{:,} sequences of {:,} tokens a step".format(*one) if len(one) == 2 else ""
+    without = {"shape", *(_BATCH if step else ())}
+    texts = sorted((name, str(value)) for name, value in own if name not in without)
+    return ", ".join([*filter(None, [step]), *(f"{name} {value}" for name, value in texts)])
 
 
 def _is_a_choice(cells: Mapping[Cell, Sequence[Trained]]) -> bool:

@@ -299,7 +299,7 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
             rests_on |= figure["cases"]
             answered |= drawn
     if said:
-        return (*_tally(reading, len(said)), *said), rests_on
+        return (*_tally(reading, len(said)), *(line for answer in said for line in answer.splitlines())), rests_on
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
     if measured == 0:
