@@ -466,29 +466,35 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
 
 
 def _layers(walk: Backward, job: TrainingJob, layer: _OneLayer, sharding: Sharding | None) -> None:
-    """The first two and the last layer; between them as much comes and goes with each.
+    """The first on the way back, the second, the one before the last, and the last.
 
-    Only behind the first layer there is a buffer of a reduction, and only before the last a layer that is fetched.
+    Only behind the first there is a buffer of a reduction, and only before the last a layer that is fetched. Between
+    them as much comes and goes with each, so that most is there with the second or, where more comes than goes, with
+    the one before the last.
     """
     if sharding is None:
         _alike(walk, job.num_layers, layer)
         return
     behind = min(job.num_layers, 3)
     for at in range(behind):
-        start = walk.alive
+        start, before = walk.alive, len(walk.held)
         _layer(walk, layer, sharding, is_last=at == behind - 1)
-        if at == 1:
-            walk.alive += (job.num_layers - behind) * (walk.alive - start)
+        if at == 1 and job.num_layers > behind:
+            _once_more(walk, before, (job.num_layers - behind) * (walk.alive - start))
 
 
 def _alike(walk: Backward, num_layers: int, layer: _OneLayer) -> None:
     """Layers of which the last is as the first, but for what has come and gone before it."""
     start, before = walk.alive, len(walk.held)
     _layer(walk, layer, None, is_last=True)
-    gone = (num_layers - 1) * (walk.alive - start)
     if num_layers > 1:
-        walk.when += walk.when[before:]
-        walk.held += [held + gone for held in walk.held[before:]]
+        _once_more(walk, before, (num_layers - 1) * (walk.alive - start))
+
+
+def _once_more(walk: Backward, before: int, gone: float) -> None:
+    """The moments since then again, when so much more has come, or gone."""
+    walk.when += walk.when[before:]
+    walk.held += [held + gone for held in walk.held[before:]]
     walk.alive += gone
 
 

@@ -81,6 +81,15 @@ class Recompute(Parallelism):
                 )
         return None
 
+    def hides_activations(self, job: TrainingJob) -> str:
+        # Measured is 7 to 12 % more than what grouped products would keep.
+        if self.recompute == "selective" and job.shape.has_experts and job.dtype == "float64":
+            return (
+                "torch has no grouped product in float64: selective recomputation keeps the result of each expert's, "
+                "and what joins them is computed again"
+            )
+        return ""
+
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         return self.moments(held, job)[0]
 

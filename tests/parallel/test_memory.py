@@ -41,6 +41,12 @@ EXACT: list[Case] = [
     *((f"dp4+zero{stage}", {"shard_group_size": 2}, {}) for stage in (2, 3)),
     # one micro-batch: no gradients are there yet when backward begins
     *((f"dp4+zero{stage}", {}, {"global_batch_size": 8, **changes}) for stage in (2, 3) for changes in ({}, HALF)),
+    # of many layers most is held in the one before the last: shares of gradients add up, and another one is fetched
+    *(
+        ("dp2+zero3", {"recompute": again}, {"shape": f"llama-tiny-{layers}", "global_batch_size": 4})
+        for again in ("none", "full")
+        for layers in ("five", "deep")
+    ),
     ("dp2+zero3", {}, {**HALF, "global_batch_size": 4}),
     ("dp4+ep4+zero3", EVEN, {**MOE, "global_batch_size": 8}),
     *((f"dp2-cp2+zero{stage}", {}, HALF) for stage in (1, 3)),
