@@ -1,15 +1,19 @@
-"""Rows of a CSV file with the lines they start in; a file that is cut, or no text, is one error."""
+"""Rows of a CSV file with the lines they start in, and cells of one; a file that is cut, or no text, is one error."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from clusterbench.errors import SuiteError
 
 MOST_BYTES = 2**28
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -54,3 +58,17 @@ def read_text(path: Path) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SuiteError(f"{path.name}:{line}: a NUL character; a file that was cut off by a crash ends like this.")
     return text
+
+
+def unlike_a_formula(cell: object) -> object:
+    """A cell as a spreadsheet shows it: a text that begins like a formula gets an apostrophe, a number does not.
+
+    So does a text in which apostrophes come before such a beginning: take one away from every cell that begins so, and
+    each is again what it was.
+
+    >>> [unlike_a_formula(cell) for cell in ("=1+1", "'=1+1", "-1.5", -1.5, "'90s", "tp2+sp")]
+    ["'=1+1", "''=1+1", '-1.5', -1.5, "'90s", 'tp2+sp']
+    """
+    if type(cell) is not str or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
 from clusterbench.cluster import Cluster
+from clusterbench.csv_lines import unlike_a_formula
 from clusterbench.derive.environment_ratios import environment_ratio_rows
 from clusterbench.derive.without_secrets import (
     environment_without_secrets,
@@ -134,7 +134,8 @@ def derive_rows(run: RunFolder) -> list[Row]:
 def write_rows(run: RunFolder, rows: Sequence[Row] | None = None) -> Path:
     """``rows.csv`` in the run's folder, replaced: the long table as text; what is unknown is an empty cell.
 
-    A text that a spreadsheet would read as a formula has an apostrophe before it, see :func:`_unlike_a_formula`.
+    A text that a spreadsheet would read as a formula has an apostrophe before it, see
+    :func:`~clusterbench.csv_lines.unlike_a_formula`.
     """
     return run.write("rows.csv", _csv(derive_rows(run) if rows is None else rows))
 
@@ -178,28 +179,10 @@ def _details(*detail: tuple[str, str]) -> Cells:
 
 def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:
     written: list[str] = []
-    safe = ([_unlike_a_formula(cell) for cell in line] for line in lines)
+    safe = ([unlike_a_formula(cell) for cell in line] for line in lines)
     # A cell is quoted if it holds a character of the line's end: a return, too, ends a line where a table is read.
     csv.writer(SimpleNamespace(write=written.append), lineterminator="\r\n").writerows(safe)
     return [line[:-2] for line in written]
-
-
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-
-
-def _unlike_a_formula(cell: object) -> object:
-    """A cell as a spreadsheet shows it: a text that begins like a formula gets an apostrophe, a number does not.
-
-    So does a text in which apostrophes come before such a beginning: take one away from every cell that begins so, and
-    each is again what it was.
-
-    >>> [_unlike_a_formula(cell) for cell in ("=1+1", "'=1+1", "-1.5", -1.5, "'90s", "tp2+sp")]
-    ["'=1+1", "''=1+1", '-1.5', -1.5, "'90s", 'tp2+sp']
-    """
-    if type(cell) is not str or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
-        return cell
-    return f"'{cell}"
 
 
 def read_rows(run: RunFolder | Path | str) -> DataFrame:

@@ -65,10 +65,14 @@ def lines_of(path: str) -> list[str]:
     Raises
     ------
     SuiteError
-        If it cannot be read.
+        If it cannot be read, or is no text.
     """
     try:
         lines = [line.partition("#")[0].strip() for line in Path(path).read_text().splitlines()]
     except OSError as error:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SuiteError(f"{path} is no text file, and should name a host a line.") from None
+    if any("\0" in line for line in lines):
+        raise SuiteError(f"{path} is no text file, and should name a host a line.")
     return [line for line in lines if line]

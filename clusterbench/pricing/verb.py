@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, said_card
+from clusterbench.csv_lines import unlike_a_formula
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
@@ -399,7 +400,7 @@ def as_csv(table: PricedTable) -> str:
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for each in table.rows:
-        writer.writerow(_cells(each))
+        writer.writerow({name: unlike_a_formula(cell) for name, cell in _cells(each).items()})
     return out.getvalue()
 
 

@@ -40,7 +40,7 @@ def render_together(
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise SuiteError("a run is named twice, and its samples would count twice.")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(f"cannot make the folder {out}: {error.strerror}.\nhint: name another with --out") from None
     parts = [read_single(run, rates) for run in runs]

@@ -3,6 +3,7 @@
 import subprocess
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
 from clusterbench.launch.run import excluded_hosts
+from clusterbench.launchers import named_hosts
 
 
 class Plane:
@@ -212,6 +214,21 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named():
     assert FOUR.only(("cb3", "cb2"), 1) == ("cb3",)
     assert FOUR.only(None, 2) == ("cb1", "cb2")
     assert FOUR.only(None, None) == FOUR.names
+
+
+@pytest.mark.parametrize("data", [b"a\n\xff\xfe\n", bytes(100)])
+def test_a_file_of_hosts_that_is_no_text_is_one_error(data: bytes, tmp_path: Path) -> None:
+    """It ended in UnicodeDecodeError's traceback, or was the name of a host."""
+    (tmp_path / "bin").write_bytes(data)
+    with pytest.raises(SuiteError, match=r"/bin is no text file, and should name a host a line\.$"):
+        named_hosts(str(tmp_path / "bin"))
+
+
+@pytest.mark.parametrize("text", ["a[1-99999999]", "a[1-1000][1-1000]", "a[1-1,2-99999999]"])
+def test_a_range_beyond_any_cluster_is_refused_at_once(text: str) -> None:
+    """There was no answer in 20 s, and half a gigabyte was taken."""
+    with pytest.raises(SuiteError, match=r"is no list of hosts: write names as a,b or n\[1-4\]"):
+        named_hosts(text)
 
 
 def test_hosts_that_are_excluded_take_no_part_whatever_their_domain_is_called():

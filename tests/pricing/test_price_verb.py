@@ -33,6 +33,17 @@ def said(done):
     return " ".join(done.stderr.replace("\n#", "").split())
 
 
+def test_a_cell_that_a_spreadsheet_would_read_as_a_formula_has_an_apostrophe(tmp_path):
+    table = tmp_path / "table.csv"
+    lines = Path(SAMPLE).read_text().splitlines()
+    place = lines[0].split(",").index("model")
+    cells = lines[1].split(",")
+    cells[place] = "@SUM(1)"
+    table.write_text("\n".join([lines[0], ",".join(cells)]) + "\n")
+    (row,) = rows_of(run("price", str(table), "--gpu", "h100-sxm-80gb", "--nics", "8x400Gb"))
+    assert row["model"] == "'@SUM(1)"
+
+
 def test_every_row_has_time_interval_parts_and_memory():
     done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
     rows = rows_of(done)
