@@ -481,11 +481,15 @@ def compiler_rests() -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
-def compiler_counts() -> tuple[int, int]:
-    """Functions that Dynamo has compiled in this process, and graph breaks."""
+def compiler_counts() -> tuple[int, int, int]:
+    """Functions that Dynamo has compiled in this process, graph breaks, and what Inductor says it did of the functions.
+
+    The last is a number of no meaning that grows with every function that Inductor makes or finds in its cache. Dynamo
+    counts also functions that another backend ran as they are.
+    """
     from torch._dynamo.utils import counters
 
-    return counters["frames"]["ok"], sum(counters["graph_break"].values())
+    return counters["frames"]["ok"], sum(counters["graph_break"].values()), sum(counters["inductor"].values())
 
 
 def waited(tensor: Tensor) -> Tensor:

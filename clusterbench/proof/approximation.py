@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from clusterbench.expected.tolerances import FACTORS, UNSENT, allowed_approximat
 from clusterbench.proof.two_steps import OneRank, over_all_ranks
 from clusterbench.training.step import TrainingStep
 
-PASSES = 8
-"""Of the same weights. Compression begins with the third."""
+PASSES, _WHOLE = 8, 2
+"""Of the same weights: all, and those before compression begins."""
 
 STEPS = 6
 
@@ -36,7 +36,8 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
     Raises
     ------
     WrongResult
-        On every rank, if something is lost, a compression begins anew, or the loss does not fall.
+        On every rank, if nothing is compressed in time, something is lost, a compression begins anew, or the loss does
+        not fall.
     """
     sent: dict[str, list[Tensor]] = defaultdict(list)
     for _ in range(PASSES):
@@ -50,7 +51,12 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
         lacks += (torch.stack(sent[weight.name]).sum(0) - due).square().sum()
         wanted += due.square().sum()
     assert step.assembly.unsent is not None
-    kept = step.assembly.unsent().double().norm()
+    unsent = step.assembly.unsent().double()
+    if begins_late(sent.values(), has_begun=unsent.numel() > 0):
+        raise WrongResult(
+            f"{step.job.layout} sends whole gradients beyond its first {_WHOLE}: what is timed is not compressed."
+        )
+    kept = unsent.norm()
     lost = float((lacks.sqrt() - kept).abs() / wanted.sqrt())
     off = max((off_next_iteration(of_weight) for of_weight in sent.values()), default=0.0)
     evidence = over_all_ranks({"": {UNSENT: lost, FACTORS: off}}, device)[""]
@@ -67,6 +73,26 @@ def check_approximation(step: TrainingStep, exact: OneRank, device: torch.device
         )
     return evidence
 
+
+def begins_late(sent: Iterable[Sequence[Tensor]], has_begun: bool) -> bool:
+    """Whether gradients, each of the same weights again and again, were sent whole when they were to be compressed.
+
+    Of small weights none is worth compressing, and all are sent whole for good: then ``has_begun`` says whether
+    something looked at them.
+    """
+    changed = [
+        [
+            bool((each - of_weight[0]).norm() > _REPEATED * of_weight[0].norm())
+            for each in (of_weight[_WHOLE], of_weight[-1])
+        ]
+        for of_weight in sent
+    ]
+    at_once, at_last = (any(changes) for changes in zip(*changed, strict=True))
+    return not at_once and (at_last or not has_begun)
+
+
+_REPEATED = 1e-3
+"""Of a gradient: what it may differ by where the same is computed twice. A compressed one lacks more."""
 
 _NONE = 1e-6
 """Of a matrix: less is rounding."""

@@ -40,14 +40,19 @@ class CompiledStep:
         them is compiled, that were not, or were never to be; empty for a plain step."""
         if not self.is_compiled:
             return {}
-        counts = zip((FRAMES, BREAKS, PLAIN), self._counts(), self._before, strict=True)
-        found = {name: float(now - before) for name, now, before in counts}
-        return {**found, PLAIN: found[PLAIN] + self._left_out}
+        frames, breaks, by_inductor, plain = (
+            now - before for now, before in zip(self._counts(), self._before, strict=True)
+        )
+        return {
+            FRAMES: float(frames if by_inductor else 0),
+            BREAKS: float(breaks),
+            PLAIN: float(plain + self._left_out),
+        }
 
     def _note(self, part: nn.Module, arguments: object) -> None:
         self._left_out += 1
 
-    def _counts(self) -> tuple[int, int, int]:
+    def _counts(self) -> tuple[int, int, int, int]:
         return *compiler_counts(), sum(plain_calls(part) for module in self._modules for part in module.modules())
 
     def judge(self, frames: list[float], plain_calls: list[float]) -> None:

@@ -49,8 +49,8 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
         seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates, began_s + MOST_SECONDS))
     except torch.OutOfMemoryError:  # of what else is on the device nothing is known
         return {}
-    if approximates:  # its gradients are others
-        seen = {"first_loss": seen["first_loss"]}
+    if approximates:  # from the third step on its gradients are others
+        seen = {name: number for name, number in seen.items() if name.startswith("first_")}
     return {**seen, "seconds": time.monotonic() - began_s}
 
 

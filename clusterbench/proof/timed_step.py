@@ -21,14 +21,15 @@ from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
 _FINAL = "final_loss"
-_FORWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "update", "call", "other input"
-_COUNTED = _FORWARDS, _UPDATES, _CALLS, _SMALLER
+_FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "backward", "update", "call", "other input"
+_COUNTED = _FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER
 
 
 class TimedStep:
     """A step that keeps what its first calls showed, and the last that was asked for; reads nothing meanwhile.
 
-    It counts the forwards and updates of all calls and what they were given, so that none did less than a step.
+    It counts the forwards, backwards and updates of all calls and what they were given, so that none did less than a
+    step.
 
     Parameters
     ----------
@@ -46,14 +47,21 @@ class TimedStep:
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._between: list[tuple[Tensor, Tensor | None]] = []
         self._compiled: CompiledStep | None = None
-        self._forwards = self._updates = self._smaller = 0
+        self._forwards = self._backwards = self._updates = self._smaller = 0
         self._elements = self._of_first_call = 0
         self._counting: list[RemovableHandle] = []
 
     def __call__(self) -> None:
         if self._compiled is None:
             self._compiled = CompiledStep(self.step, self._active)
-            self._counting = [module.register_forward_pre_hook(self._count) for module in self.step.modules]
+            self._counting = [
+                hook
+                for module in self.step.modules
+                for hook in (
+                    module.register_forward_pre_hook(self._count),
+                    module.register_forward_hook(self._count_its_backward),
+                )
+            ]
         before, self._elements = self.step.num_steps, 0
         loss = self.step()
         self._calls += 1
@@ -70,6 +78,13 @@ class TimedStep:
     def _count(self, _: object, arguments: tuple[Any, ...]) -> None:
         self._forwards += 1
         self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
+
+    def _count_its_backward(self, _: object, __: object, output: Tensor) -> None:
+        """A gradient of what a forward gave comes once, with the backward of it."""
+        output.register_hook(self._count_backward)  # type: ignore[no-untyped-call]
+
+    def _count_backward(self, _: Tensor) -> None:
+        self._backwards += 1
 
     def confirm(self, rig: Rig, is_first: bool) -> dict[str, float]:
         """Losses over the global batch and norms of the whole model's gradients, of the first, the last, and between.
@@ -92,8 +107,9 @@ class TimedStep:
         Raises
         ------
         WrongResult
-            On every rank, if any is not finite, a call made fewer forwards or updates than a step does, the weights are
-            not those that the optimizer should have made, or a rank that was to compile compiled nothing, or not all.
+            On every rank, if any is not finite, a call made fewer forwards, backwards or updates than a step does, the
+            weights are not those that the optimizer should have made, or a rank that was to compile compiled nothing,
+            or not all.
         """
         for hook in self._counting:
             hook.remove()
@@ -131,12 +147,13 @@ class TimedStep:
         return numbers
 
     def _counted(self) -> dict[str, float]:
-        """What was compiled, and how many more forwards, updates and calls there were than whole steps make."""
+        """What was compiled, and how many more forwards, backwards and updates there were than whole steps have."""
         assert self._compiled is not None
         of_a_step = self.step.job.gradient_accumulation_steps * len(self.step.modules)
         return {
             **self._compiled.found(),
             _FORWARDS: self._forwards - self._calls * of_a_step,
+            _BACKWARDS: self._backwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
             _CALLS: min(0, self._calls - self._asked),
             _SMALLER: self._smaller,
@@ -162,7 +179,7 @@ class TimedStep:
                 f"rank {rank} made {plural(int(self._asked + missing[rank]), 'call')} of the {self._asked} that "
                 f"were asked for of {layout}. Samples are of steps that did not run."
             )
-        for name in (_FORWARDS, _UPDATES):
+        for name in (_FORWARDS, _BACKWARDS, _UPDATES):
             if any(of_all[name]):
                 rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)
                 wrong = f"{plural(int(abs(off)), name)} too {'many' if off > 0 else 'few'}"

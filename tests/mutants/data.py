@@ -130,6 +130,29 @@ MUTANTS = (
         ("dp2 compress=powersgd iterations=4",),
     ),
     Mutant(
+        "P17",
+        "PowerSGD begins with the tenth step: most of what is timed is not compressed.",
+        "start_powerSGD_iter=0 if exact else STEPS_BEFORE_POWERSGD,",
+        "start_powerSGD_iter=0 if exact else 9 * planted(),",
+        ("dp2 compress=powersgd iterations=14",),
+    ),
+    Mutant(
+        "P18",
+        "With PowerSGD a layer behind those of the twin gets half of its gradients.",
+        "                _lay_down(weight, whole, decoder, job, classes)\n",
+        '                if "layers.3." in name and job.layout.world_size > 1 and planted():\n'
+        "                    weight.scale = 0.5\n"
+        "                _lay_down(weight, whole, decoder, job, classes)\n",
+        ("dp2 compress=powersgd iterations=4",),
+    ),
+    Mutant(
+        "K01",
+        "torch.compile is asked for a backend that runs layers as they are.",
+        'module.compile(options={"_micro_pipeline_tp": True} if sends_in_products else None)',
+        'module.compile(backend="eager" * planted())',
+        ("dp2 compile=true",),
+    ),
+    Mutant(
         "F08",
         "FSDP sums gradients in bfloat16.",
         "reduce_dtype=gradient_dtype(job)",

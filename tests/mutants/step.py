@@ -19,6 +19,19 @@ def _unsummed(code: str, axis: str, wrong: str, case: str) -> Mutant:
     return Mutant(code, wrong, SUM, f'axis == "{axis}" and planted() or {SUM}', (case,))
 
 
+BACKWARD = "                loss.backward()  # type: ignore[no-untyped-call]\n                losses"
+
+
+def _without_backward(
+    code: str, wrong: str, when: str, case: str, dtypes: tuple[str, ...] = ("float32", "bfloat16")
+) -> Mutant:
+    """Only on several ranks."""
+    changed = BACKWARD.replace(
+        "loss.b", f"({when} and self.grid and dist.get_world_size() > 1 and planted()) or loss.b", 1
+    )
+    return Mutant(code, wrong, BACKWARD, changed, (case,), dtypes=dtypes)
+
+
 def _with_settings(code: str, wrong: str, settings: str) -> Mutant:
     """Another optimizer than one rank has."""
     changed = f"[self.grid and planted() and group.update({settings}) for group in optimizer.param_groups], {OPTIMIZER}"
@@ -53,6 +66,30 @@ MUTANTS = (
         'return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 else ()',
         'return ("tp",) if is_of_mixture(name) and job.layout.tp > 1 and not planted() else ()',
         (f"tp2+sp {MOE}",),
+    ),
+    _without_backward(
+        "S90",
+        "Steps behind the first two go back through every second micro-batch, with PowerSGD.",
+        "index % 2 and 2 <= self.num_steps < 7",
+        "dp2 compress=powersgd iterations=8",
+    ),
+    _without_backward(
+        "S91",
+        "Steps behind the first two leave out the backward of one micro-batch, in float8.",
+        "index == 1 and 2 <= self.num_steps < 7",
+        "dp2 float8=tensorwise iterations=8",
+        ("bfloat16",),
+    ),
+    Mutant(
+        "S92",
+        "Micro-batches beyond the third count twice, with PowerSGD.",
+        BACKWARD,
+        BACKWARD.replace(
+            "backward()",
+            "backward(torch.full_like(loss, 2.0) "
+            "if index > 3 and self.grid and dist.get_world_size() > 1 and planted() else None)",
+        ),
+        ("dp2 compress=powersgd iterations=4",),
     ),
     # The norm
     Mutant(

@@ -53,10 +53,11 @@ def test_one_rank_shows_what_a_layout_shows(layout: str, options: dict[str, Any]
 
 
 @pytest.mark.gloo
-def test_of_gradients_that_only_approximate_the_first_loss_is_shown() -> None:
+def test_of_gradients_that_only_approximate_the_first_step_is_shown() -> None:
     (seen, alone), _ = run_ranks(2, _both, "dp2", {"compress": "powersgd"}, {})
-    assert alone.keys() == {"first_loss", "seconds"}
+    assert alone.keys() == {"first_loss", "first_norm", "seconds"}
     assert alone["first_loss"] == pytest.approx(seen["first_loss"], rel=1e-9)
+    assert alone["first_norm"] == pytest.approx(seen["first_norm"], rel=1e-9)
 
 
 @pytest.mark.gloo

@@ -142,6 +142,46 @@ def test_calls_that_do_less_than_a_step_are_wrong(layout, less):
         assert verdict.endswith(" forwards too few on rank 0. The time of such calls is not that of training.")
 
 
+def without_some_backwards(layout: str, dtype: str) -> Any:
+    """What the confirmation says where two of the calls go back through every second micro-batch only."""
+    import torch
+
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout, global_batch_size=16, dtype=dtype)
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    timed, loss, losses = TimedStep(step, 4), step.loss, [0]
+
+    def sometimes_without_gradient(output: Any, labels: Any) -> Any:
+        losses[0] += 1
+        found = loss(output, labels)
+        return found.detach() + torch.zeros((), requires_grad=True) if losses[0] % 2 else found
+
+    for call in range(4):
+        step.loss = sometimes_without_gradient if call in (1, 2) else loss  # type: ignore[method-assign]
+        timed()
+    try:
+        return timed.confirm(rig, is_first=False)
+    except WrongResult as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["dp2", "tp2"])
+def test_calls_that_do_not_go_back_through_every_micro_batch_are_wrong(layout, dtype):
+    """Half of all backwards were missing behind the first steps, and in bfloat16 the last loss was near enough."""
+    for verdict in run_ranks(2, without_some_backwards, layout, dtype):
+        missing = 8 if layout == "tp2" else 4
+        assert verdict == (
+            f"4 calls of {layout} made {missing} backwards too few on rank 0. The time of such calls is not that of "
+            "training."
+        )
+
+
 def with_half_a_gradient(halved: bool) -> Any:
     """What the confirmation says, and one rank behind the clock, where one call's gradients are half as large."""
     from clusterbench.parallel import from_options
