@@ -619,7 +619,7 @@ def _p2p(text: str, name: str) -> Said:
     found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
-    what = f"{plural(number, 'pair')} of GPUs at rates alike"
+    what = f"{plural(number, 'pair')} of GPUs at rates alike for every GPU"
     what += ", none slowed by peer access" if said.one_way_off else ""
     healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
     return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
