@@ -144,13 +144,13 @@ def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
 
 
 def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
-    sends = [connection for connection in between if connection.direction == "send"]
     sockets = by_socket(between)
+    ends = [connection for connection in between if sockets and connection.direction == sockets[0].direction]
     devices = sorted({card for log in logged.logs for card in log.cards} | set(_active_ports(logged.reading)))
     if sockets and devices and not logged.asks_for(_FOR_NETWORK):
         yield logged.warning(
             sockets,
-            sum(connection.num_channels for connection in sends),
+            sum(connection.num_channels for connection in ends),
             f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
             "connections between hosts",
         )

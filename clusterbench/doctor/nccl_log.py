@@ -304,7 +304,7 @@ def _warned(log: NcclLog) -> Iterator[Found]:
 
 def _ways(log: NcclLog) -> Iterator[Found]:
     between = [edge for edge in log.edges if log.between_hosts(edge) is not False]
-    within = [edge for edge in log.edges if log.between_hosts(edge) is False and edge.direction == "send"]
+    within = [edge for edge in log.edges if log.between_hosts(edge) is False]
     cards = sorted({name for (_, network, _), name in log.nics.items() if network == "IB"})
     if sockets := by_socket(between):
         there = f"although there is RDMA ({few(cards)})" if cards else "and the log names no RDMA device"

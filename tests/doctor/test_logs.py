@@ -351,6 +351,9 @@ def said(message, place=""):
         ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/IB/1", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 0[0] -> 2[0] [send] via NET/Socket/0", "", "sockets", "error"),
         ("Ring 02 : 0 -> 2 [send] via NET/FastSocket/0", "", "sockets", "error"),
+        # A rank's own log may hold the receiving ends alone.
+        ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/Socket/0", "", "sockets", "error"),
+        ("Channel 02/0 : 1[1] -> 0[0] [receive] via NET/IB/0/GDRDMA", "", "network_within_host", "warning"),
         ("Channel 02/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "", "network_within_host", "warning"),
         ("Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", "", "memory_within_host", "note"),
         ("NET/Socket : Using [0]docker0:172.17.0.1<0>", "", "wrong_card", "warning"),
