@@ -185,6 +185,14 @@ RULES = (
         "/dev/nvidia-caps-imex-channels in the container; nvidia-imex running on all hosts",
     ),
     Rule(
+        34,
+        "fabric_state",
+        "error",
+        r"Cuda failure (?:802 )?'?system not yet initialized.*",
+        "CUDA does not start (error 802): the fabric manager does not run, or is not done with the NVSwitches",
+        "start nvidia-fabricmanager, of the driver's version; then its log; in a virtual machine: the host's",
+    ),
+    Rule(
         78,
         "host_memory",
         "warning",

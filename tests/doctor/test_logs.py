@@ -342,6 +342,7 @@ def said(message, place=""):
         ("Error: failed to extend /dev/shm/nccl-2tY to 96 bytes", "shmutils.cc:72", "shared_memory_full", "error"),
         ("Stack size limit (unlimited) is unsafe", "init.cc:9", "stack_size", "warning"),
         ("Cuda failure 800 'operation not permitted'", "transport/p2p.cc:9", "fabric_not_permitted", "error"),
+        ("Cuda failure 802 'system not yet initialized'", "init.cc:9", "fabric_state", "error"),
         ("cuMem host allocations do not appear to be working; falling back", "", "host_memory", "warning"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.", "", "network_plugin", "note"),
         ("Rank 3 has 7 local Net devices (max 8)", "", "unequal_cards", "warning"),
