@@ -23,12 +23,15 @@ from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
 from clusterbench.errors import SuiteError, ToolError
-from clusterbench.facts import Host, name_of
+from clusterbench.facts import Facts, Host, name_of
 from clusterbench.facts.gpus import (
     COMPUTE_MODE,
     DEFAULT_POWER_LIMIT,
     ECC,
+    GENERATION,
+    GPU_GENERATION,
     MIG,
+    MOST_GENERATION,
     MOST_WIDTH,
     PERSISTENCE,
     POWER_LIMIT,
@@ -42,6 +45,7 @@ from clusterbench.facts.gpus import (
 )
 from clusterbench.facts.infiniband import Device, Infiniband, Port
 from clusterbench.facts.kernel_log import KernelLog
+from clusterbench.facts.virtualization import Virtualization
 from clusterbench.tools import (
     fabric_manager_log,
     ibstat,
@@ -407,15 +411,19 @@ def _link(port: ibv_devinfo.DevinfoPort) -> str:
 
 
 _OF_GPUS = (
-    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode"),
-    "vbios",
+    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "pcie_generation", "persistence_mode", "mig_mode"),
+    *("compute_mode", "ecc_mode", "vbios"),
 )
 
 
 def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
-    facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    facts: tuple[Facts, ...] = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    virtual = {gpu.is_virtual for gpu in query.gpus}
+    if gpus and None not in virtual:
+        machine = "a hypervisor" if True in virtual else "none"
+        facts = (*facts, Virtualization(machine=machine, container=None, maker=None, product=None))
     places = {gpu.address: f"GPU {number} ({gpu.address})" for number, gpu in enumerate(query.gpus)}
     found = (*_smi_lost(query, name), *_smi_found(query, name), *_inforoms(text, name, places))
     unknown: tuple[NotJudged, ...] = ()
@@ -452,6 +460,9 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         (MIG,): gpu.mig is None,
         (VBIOS,): gpu.vbios is None,
         (COMPUTE_MODE,): gpu.compute_mode is None,
+        (ECC,): gpu.ecc is None,
+        (GENERATION, MOST_GENERATION, GPU_GENERATION): None
+        in (gpu.pcie_generation, gpu.most_pcie_generation, gpu.gpu_pcie_generation),
     }
     return Gpu(
         index=number,
@@ -459,8 +470,12 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         name=gpu.name,
         uuid=gpu.uuid,
         address=gpu.address,
+        pcie_generation=gpu.pcie_generation,
+        most_pcie_generation=gpu.most_pcie_generation,
+        gpu_pcie_generation=gpu.gpu_pcie_generation,
         pcie_width=gpu.pcie_width,
         most_pcie_width=gpu.most_pcie_width,
+        ecc=gpu.ecc,
         persistence=gpu.persistence,
         compute_mode=gpu.compute_mode,
         mig=gpu.mig,
@@ -521,14 +536,34 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
             fix = "the vendor's field diagnostics; RMA"
             yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
+        if could := _slower_root_port(gpu, query):
+            has = gpu.host_pcie_generation
+            what = f"the root port above it allows PCIe generation {has}, those of other GPUs {could}"
+            fix = "look at the slot's speed in the BIOS; at riser and cable between the CPU and the switch"
+            yield _smi("pcie_generation", "error", name, place, what, f"Host Max: {has}", fix)
         if (gpu.recovery_action or "None") != "None":
             said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
         elif gpu.reset_required:
             said, what = "Reset Required: Yes", "asks for a reset"
+        elif gpu.repairs:
+            said = f"{gpu.repairs[0]} Repair Pending: Yes"
+            parts = " and ".join(gpu.repairs).replace("Channel", "memory channel")
+            what = f"waits for a reset to repair its {parts}"
         else:
             continue
         fix = "end its programs, then nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
         yield _smi("gpu_reset_due", "error", name, place, f"the driver {what}", said, fix)
+
+
+def _slower_root_port(gpu: nvidia_smi_q.SmiGpu, query: nvidia_smi_q.SmiQuery) -> int:
+    """What root ports above other GPUs of its kind allow, where its own allows less than they and it could; else 0.
+
+    Where all are alike the host may be built so, with switches of a newer generation than its CPU.
+    """
+    others = [other.host_pcie_generation or 0 for other in query.gpus if other.name == gpu.name]
+    could = min(max(others), gpu.gpu_pcie_generation or 0)
+    is_slower = gpu.host_pcie_generation is not None and gpu.host_pcie_generation < could
+    return could if is_slower and not gpu.is_virtual else 0
 
 
 def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:

@@ -392,7 +392,7 @@ def test_a_gpu_that_is_well_is_in_order_and_an_idle_link_is_no_fault(examined):
 
 
 WHERE = "GPU 0 (0000:1b:00.0)"
-MODES = ("persistence_mode", "mig_mode", "compute_mode")
+MODES = ("persistence_mode", "mig_mode", "compute_mode", "ecc_mode")
 
 
 @pytest.mark.parametrize(
@@ -406,12 +406,55 @@ MODES = ("persistence_mode", "mig_mode", "compute_mode")
         ("HW Thermal Slowdown           : Not Active", "HW Thermal Slowdown           : Active", "gpu_slowdown"),
         (": Completed", ": In Progress", "fabric_state"),
         ("Reset Required                    : No", "Reset Required                    : Yes", "gpu_reset_due"),
+        (
+            "ECC Mode\n        Current                           : En",
+            "ECC Mode\n        Current      : Dis",
+            "ecc_mode",
+        ),
+        ("    Remapped Rows", "        Channel Repair Pending : Yes\n    Remapped Rows", "gpu_reset_due"),
+        ("    Remapped Rows", "        TPC Repair Pending : Yes\n    Remapped Rows", "gpu_reset_due"),
     ],
 )
 def test_each_fault_that_nvidia_smi_tells_of_is_found(examined, old, new, name):
     examination, _ = examined(SMI.replace(old, new))
     assert [found.name for found in examination.found] == [name]
     assert examination.exit_code == 1
+
+
+def of_two_slots(first, second, mode="None"):
+    """Two GPUs of generation 5: what GPU and slot can do together, and what the root port can."""
+    before, title, part = SMI.partition("GPU 00000000:1B:00.0\n")
+    parts = ""
+    for address, (most, host) in (("1B", first), ("43", second)):
+        said = f"Max                       : {most}\n                Device Max : 5\n                Host Max : {host}"
+        gpu = part.replace("Max                       : 5", said).replace(":1B:", f":{address}:")
+        parts += title.replace("1B", address) + gpu.replace(
+            "    MIG Mode", f"    GPU Virtualization Mode\n        Virtualization Mode : {mode}\n    MIG Mode"
+        )
+    return before.replace("GPUs                             : 1", "GPUs : 2") + parts
+
+
+@pytest.mark.parametrize(
+    ("second", "mode", "what"),
+    [
+        ((5, 5), "None", None),
+        ((3, 5), "None", "its slot allows PCIe generation 3, and the GPU could do 5"),
+        ((5, 3), "None", "the root port above it allows PCIe generation 3, those of other GPUs 5"),
+        ((5, "N/A"), "None", None),
+        ((5, 3), "Pass-Through", None),
+    ],
+)
+def test_a_slot_that_is_slower_than_its_gpu_or_other_slots_is_found(examined, second, mode, what):
+    examination, _ = examined(of_two_slots((5, 5), second, mode))
+    assert [(each.name, each.where, each.what) for each in examination.found] == (
+        [("pcie_generation", "GPU 1 (0000:43:00.0)", what)] if what else []
+    )
+
+
+def test_the_slots_of_a_virtual_machine_and_root_ports_that_are_all_slower_are_no_fault(examined):
+    virtual, _ = examined(of_two_slots((3, "N/A"), (3, "N/A"), "Pass-Through"))
+    assert (virtual.found, [part.name for part in virtual.not_judged]) == ((), ["pcie_generation"])
+    assert examined(of_two_slots((5, 4), (5, 4)))[0].word == "HEALTHY"
 
 
 @pytest.mark.parametrize(
