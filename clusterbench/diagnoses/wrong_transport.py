@@ -11,8 +11,8 @@ from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
 from clusterbench.tools.nccl_ways import (
-    FORBIDS,
     by_socket,
+    forbidden,
     network_receives,
     through_memory,
     through_network,
@@ -186,16 +186,16 @@ def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Findi
 
 
 def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
-    hosts: dict[tuple[str, str], dict[str, None]] = {}
+    hosts: dict[tuple[str, str, str], dict[str, None]] = {}
     for rank, log in enumerate(logged.logs):
         for name, value in log.environment.items():
-            setting = name, value
-            if setting in FORBIDS and name not in logged.case.environment:
-                hosts.setdefault(setting, {})[host_of(logged.observation, rank)] = None
-    for (name, value), own in hosts.items():
+            lost = forbidden(name, value)
+            if lost and name not in logged.case.environment:
+                hosts.setdefault((name, value, lost), {})[host_of(logged.observation, rank)] = None
+    for (name, value, lost), own in hosts.items():
         yield Finding(
             f"{logged.case.id}, {_few(list(own))}",
-            f"{name}={value} is set, and not by the suite: {FORBIDS[name, value]}",
+            f"{name}={value} is set, and not by the suite: {lost}",
             "warning",
             among=tuple(own),
         )

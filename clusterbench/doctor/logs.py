@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, count
@@ -361,7 +361,30 @@ def _ibstat(text: str, name: str) -> Said:
         found = (Found("rdma_device_failed", "error", (name,), "", what, f"{name}: {listed.failure}", confirm, fix),)
     if not devices:
         return Said(found=found, hosts=(name,))
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS, found)
+    facts = Infiniband(devices=devices, ports=ports)
+    return Said((facts,), _OF_PORTS, found, not_judged=tuple(_odd_layers(facts, name)))
+
+
+_NUMBERS_OF_GPUS = (4, 8, 16)
+
+
+def _odd_layers(facts: Infiniband, name: str) -> Iterator[NotJudged]:
+    """Of one model the few active ports whose link layer is not that of the others, where all are as many as GPUs.
+
+    Seven of eight cards on InfiniBand may be eight of which one is set wrong. Eight of nine have one for storage.
+    """
+    model = {device.name: device.hca_type for device in facts.devices}
+    for hca_type in dict.fromkeys(model.values()):
+        ports = [port for port in facts.ports if model[port.device] == hca_type and port.is_active]
+        layers = Counter(port.link_layer for port in ports)
+        usual, many = layers.most_common(1)[0] if ports else (None, 0)
+        odd = [port for port in ports if port.link_layer != usual]
+        if odd and len(ports) in _NUMBERS_OF_GPUS and many > len(ports) / 2 and many not in _NUMBERS_OF_GPUS:
+            what = f"{few([port.name for port in odd])}: {odd[0].link_layer}"
+            why = f"{what}, and the {many} others of its model are {usual}: set wrong, or meant for storage"
+            yield NotJudged(
+                "link_layer", (name,), why, "clusterbench doctor --quick on the host, which knows its boards"
+            )
 
 
 def _ibstatus(text: str, name: str) -> Said:
@@ -401,7 +424,8 @@ def _devinfo(text: str, name: str) -> Said:
         for port in device.ports
     )
     tells_rates = bool(ports) and all(port.rate is not None for port in ports)
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS if tells_rates else _OF_VERBS)
+    facts, asked = Infiniband(devices=devices, ports=ports), _OF_PORTS if tells_rates else _OF_VERBS
+    return Said((facts,), asked, not_judged=tuple(_odd_layers(facts, name)))
 
 
 def _link(port: ibv_devinfo.DevinfoPort) -> str:
@@ -595,10 +619,13 @@ def _smi_table(text: str, name: str) -> Said:
         kind, line = failure
         check, what, fix = _NO_TABLE[kind]
         return Said(found=(_smi(check, "error", name, "", what, line, fix),), hosts=(name,))
+    if number := nvidia_smi_table.listed(text):
+        why = f"a list of {plural(number, 'GPU')} says nothing of their health, nor how many there should be"
+        return Said(not_judged=(NotJudged("gpu_count", (name,), why, "nvidia-smi -q"),), hosts=(name,))
     gpus = nvidia_smi_table.parse(text)
     if not gpus:
-        why = NotJudged("nvidia_smi_table", (name,), "the text ends before the first GPU", "the whole table")
-        return Said(not_judged=(why,), hosts=(name,))
+        why = "the text ends before the first GPU"
+        return Said(not_judged=(NotJudged("nvidia_smi_table", (name,), why, "the whole table"),), hosts=(name,))
     facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
     places = {gpu.address: f"GPU {gpu.number} ({gpu.address})" for gpu in gpus}
     found = (*_table_found(gpus, name), *_inforoms(text, name, places))
@@ -830,7 +857,7 @@ READERS = (
     apart("ibstat", ibstat.is_ibstat, _ibstat),
     apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
+    apart("nvidia-smi", lambda text: nvidia_smi_table.is_table(text) or nvidia_smi_table.listed(text) > 0, _smi_table),
     apart("lspci -vvv", lspci.is_lspci, _lspci),
     apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
     apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),

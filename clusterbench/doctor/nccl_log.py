@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.tools.nccl_log import Edge, NcclLog, Warned, messages, parse
 from clusterbench.tools.nccl_ways import (
-    FORBIDS,
     by_socket,
+    forbidden,
     network_receives,
     through_memory,
     through_network,
@@ -367,9 +367,9 @@ _CHOOSES = {
 
 def _settings(log: NcclLog) -> Iterator[Found]:
     for setting in log.environment.items():
-        if setting in FORBIDS:
+        if lost := forbidden(*setting):
             name, value = setting
-            what = f"{name}={value} is set: {FORBIDS[setting]}"
+            what = f"{name}={value} is set: {lost}"
             said = f"{name} set by environment to {value}"
             yield Found(
                 "forbidden_way", "warning", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it"

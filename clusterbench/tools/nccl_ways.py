@@ -38,6 +38,11 @@ FORBIDS = {
 """Settings that take a way from NCCL, with what is lost."""
 
 
+def forbidden(name: str, value: str) -> str | None:
+    """What a setting takes from NCCL, which reads ``socket`` as it reads ``Socket``."""
+    return next((lost for (of, word), lost in FORBIDS.items() if (of, word.lower()) == (name, value.lower())), None)
+
+
 def by_socket(between: Iterable[Kind]) -> list[Kind]:
     """Of connections between hosts the ends that are sockets: the CPUs copy every byte."""
     return _one_end(way for way in between if way.transport in SOCKETS)

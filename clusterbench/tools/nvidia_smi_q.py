@@ -20,7 +20,7 @@ _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
 _LOST = re.compile(
-    r"Unable to determine the device handle for GPU"
+    r"Unable to determine the device handle for (?i:GPU)"
     r"(?: ?(?:\d+: )?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])|(?P<index>\d+)):[^\n]*"
 )
 _NO_ANSWER = ("Unknown Error", "GPU is lost")

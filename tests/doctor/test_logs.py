@@ -178,6 +178,27 @@ def test_ports_that_are_active_are_in_order(examined, said):
     assert "port_state" in {healthy.name for healthy in examination.healthy}
 
 
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ("IIIIIIII", None),
+        ("IIIEIIII", "mlx5_3 port 1: Ethernet, and the 7 others of its model are InfiniBand: set wrong, or meant"),
+        ("IIIIIIIIE", None),  # as ibstat_a100_all_active.txt of the samples
+        ("IIIIEEEE", None),
+    ],
+)
+def test_one_of_eight_alike_cards_of_another_link_layer_is_not_in_order(examined, layers, why):
+    card = IBSTAT.format(state="Active", physical="LinkUp")
+    names = {"I": "InfiniBand", "E": "Ethernet"}
+    text = "".join(
+        card.replace("mlx5_0", f"mlx5_{number}").replace("InfiniBand", names[layer])
+        for number, layer in enumerate(layers)
+    )
+    examination, _ = examined(text)
+    assert (examination.found, len(examination.not_judged)) == ((), 1 if why else 0)
+    assert all(part.name == "link_layer" and part.why.startswith(why) for part in examination.not_judged)
+
+
 def test_what_ibstat_says_when_it_is_asked_for_more_is_no_failure(examined):
     """With -d, as in linux-rdma/rdma-core, pull request 847."""
     said = "ibwarn: [16] umad_init: umad_init\nibwarn: [16] umad_get_ca: opened mlx5_0\n"
@@ -348,6 +369,7 @@ def said(message, place=""):
         ("Rank 3 has 7 local Net devices (max 8)", "", "unequal_cards", "warning"),
         ("Could not find a path for pattern 4, falling back to simple order", "graph/search.cc:9", "no_path", "error"),
         ("NCCL_P2P_DISABLE set by environment to 1.", "", "forbidden_way", "warning"),
+        ("NCCL_NET set by environment to socket.", "", "forbidden_way", "warning"),
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/IB/1", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 0[0] -> 2[0] [send] via NET/Socket/0", "", "sockets", "error"),
@@ -615,6 +637,14 @@ def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, 
     assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
     if memory:
         assert examination.found[0].evidence == "said.txt:39: Double Bit"
+
+
+def test_a_gpu_without_a_handle_is_found_however_its_driver_writes_gpu(examined):
+    said = (
+        "GPU 0: NVIDIA H100 (UUID: GPU-1)\nUnable to determine the device handle for gpu 0000:43:00.0: Unknown Error\n"
+    )
+    (found,) = examined(said)[0].found
+    assert (found.name, found.where) == ("gpu_lost", "GPU 0000:43:00.0")
 
 
 def test_a_query_that_is_cut_says_so(examined):
@@ -886,8 +916,8 @@ def test_links_of_an_unknown_board_of_which_some_are_inactive_are_not_judged(exa
 
 
 def test_a_list_of_gpus_is_no_list_of_links(examined):
-    with pytest.raises(SuiteError, match="nothing in it is known"):
-        examined("GPU 0: NVIDIA H100 (UUID: GPU-1)\n")
+    examination, kind = examined("GPU 0: NVIDIA H100 (UUID: GPU-1)\n")
+    assert (kind, examination.word) == ("nvidia-smi", "NOT JUDGED")
 
 
 def test_files_of_several_hosts_are_held_against_each_other(tmp_path):
@@ -991,6 +1021,7 @@ def test_a_file_may_hold_two_kinds(examined):
         # NVIDIA's container toolkit, troubleshooting: "Containers losing access to GPUs"
         ("Failed to initialize NVML: Unknown Error\n", {("gpu_lost", "error")}),
         (TABLE[: TABLE.index("|=")], set()),
+        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n", set()),
     ],
 )
 def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
