@@ -37,6 +37,13 @@ def test_what_a_run_found_fails_a_case(measured):
     assert 'clusterbench_findings{check="slow_link",severity="error",host="n1"} 1' in as_openmetrics(measured)
 
 
+def test_what_does_not_apply_to_a_run_is_said_with_why(tmp_path):
+    answers = {"slow_link": Answer(not_applicable="one host without GPUs")}
+    examination = examine(["n1"], judge([healthy().host(tmp_path)]), answers)
+    assert examination.not_applicable["slow_link"] == "one host without GPUs"
+    assert "slow_link" not in {part.name for part in (*examination.not_judged, *examination.healthy)}
+
+
 def test_what_a_run_did_not_judge_is_skipped_and_what_it_did_passes(measured):
     assert ("slow_pcie", "no host in particular") in cases(measured, "skipped")
     assert ("straggler", "no host in particular") in cases(measured, None)
