@@ -76,6 +76,18 @@ def test_a_finding_of_another_severity_than_its_checks_is_counted_under_its_own(
     assert 'clusterbench_findings{check="link_errors",severity="warning",host="n1"} 0' in lines
 
 
+def test_a_diagnosis_is_counted_under_the_severity_of_its_row_in_the_list(tmp_path):
+    """As ``unstable``: to the doctor a note, since figures that are not steady say nothing against a machine."""
+    answers = {
+        "unstable": Answer(findings=(Finding("matmul", "iterations differ too much", "warning"),)),
+        "slow_disk": Answer(healthy=("disks are alike",)),
+    }
+    lines = as_openmetrics(examine(["n1"], judge([healthy().host(tmp_path)]), answers)).splitlines()
+    of_runs = [line for line in lines if 'check="unstable"' in line or 'check="slow_disk"' in line]
+    assert not [line for line in of_runs if 'severity="error"' in line]
+    assert 'clusterbench_findings{check="slow_disk",severity="warning",host=""} 0' in of_runs
+
+
 def test_what_xml_forbids_is_replaced(tmp_path):
     machine = healthy()
     machine.files["/sys/class/infiniband/mlx5_2/ports/1/state"] = "1: DOWN\x1b[0m\x01\n"
