@@ -19,7 +19,7 @@ from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
 from clusterbench.diagnoses.unlike_hosts import of_facts
 from clusterbench.doctor import Examination, Found, examine
-from clusterbench.doctor.accept import Accepted, accepting, read_accepted
+from clusterbench.doctor.accept import Accepted, accepting, read_accepted, without_effect
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.doctor.prolog import DRAIN, age_s, drain_list, line, within
@@ -170,7 +170,7 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     _expect_folders(asked)
     examination, taken = examine_logs(files)
     print("\n".join(taken), file=sys.stderr)
-    return _shown(asked, drain_on, accepting(examination, accepted, date.today()), of_files=True)
+    return _shown(asked, drain_on, examination, accepted, of_files=True)
 
 
 def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
@@ -260,11 +260,20 @@ def _told(
     if answers is None:  # nothing ran: of the diagnoses one judges facts
         answers = {"unlike_hosts": of_facts(environment)}
     said = examine([host.name for host in hosts], judge(hosts), answers)
-    return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
+    return _shown(asked, drain_on, with_lost(said, asked.not_reached), accepted)
 
 
-def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination, of_files: bool = False) -> int:
+def _shown(
+    asked: Asked,
+    drain_on: Sequence[str] | None,
+    examination: Examination,
+    accepted: Sequence[Accepted],
+    of_files: bool = False,
+) -> int:
     """Prints the verdict and then writes the files, so that one that cannot be written costs no verdict."""
+    for words in without_effect(examination, accepted, date.today()):
+        print(words, file=sys.stderr)
+    examination = accepting(examination, accepted, date.today())
     said = text(examination) if drain_on is None else line(examination, drain_on)
     print(said, flush=True)
     try:
