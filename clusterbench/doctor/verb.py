@@ -113,7 +113,7 @@ def answer(asked: Asked) -> int:
     Raises
     ------
     SuiteError, LaunchError
-        For a mistake in the command line or its files; if no host can be reached.
+        For a mistake in the command line or its files; if hosts that are reached cannot be started on.
     """
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
@@ -123,7 +123,7 @@ def answer(asked: Asked) -> int:
     if started is None and not asked.hosts:  # else another host may be the one that writes
         _expect_folders(asked)
     if asked.hosts and started is None:
-        return _over_ssh(asked, asked.hosts)
+        return _over_ssh(asked, asked.hosts, partial(_shown, asked, drain_on, accepted=accepted))
     told = partial(_told, asked, accepted, drain_on)
     if asked.suite is None:
         return take_part(started, partial(_look, asked=asked, told=told))
@@ -173,18 +173,18 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     return _shown(asked, drain_on, examination, accepted, of_files=True)
 
 
-def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
+def _over_ssh(asked: Asked, hosts: Sequence[str], shown: Callable[[Examination], int]) -> int:
+    """Starts the doctor on the hosts that are reached; where none is, this process shows that, and writes the files."""
     hosts = not_excluded(hosts, named_hosts(asked.exclude)) if asked.exclude else hosts
     if not hosts:
         raise SuiteError(f"--exclude {asked.exclude} leaves none of the hosts of --hosts.")
     reached = reach(hosts)
     if not reached.hosts:
-        why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
-        raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
+        _expect_folders(asked)
+        return shown(with_lost(examine((), {}), _not_reached(reached.why_not)))
     hosts, lost = reached.hosts, dict(reached.why_not)
     while True:
-        not_reached = tuple(f"{host}=ssh {host}: {why}" for host, why in lost.items())
-        ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=not_reached).words)
+        ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=_not_reached(lost)).words)
         left = tuple(host for host in hosts if host not in ended.failed)
         for host, why in ended.failed.items():
             print(f"{host}: {why}", file=sys.stderr)
@@ -197,6 +197,10 @@ def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     if ended.failed and ended.code in (0, 1):
         raise LaunchError(f"the processes on {few(list(ended.failed))} ended with another exit code than 0 and 1")
     return ended.code
+
+
+def _not_reached(why_not: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{host}=ssh {host}: {why}" for host, why in why_not.items())
 
 
 Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]
