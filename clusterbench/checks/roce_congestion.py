@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterbench.checks import Fault
 from clusterbench.checks._interfaces import interface_behind
+from clusterbench.checks._pauses import pauses
 from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.checks._training import training
@@ -19,12 +20,14 @@ MOST_LOST, MOST_MARKED = 0.01, 0.01
 
 class RoceCongestion(PortCheck):
     """Signs that a RoCE network was overloaded since the driver was loaded: pauses that had to be cut off, packets that
-    found no buffer, and many with a mark of congestion.
+    found no buffer, many pauses, and many packets with a mark of congestion.
 
     A pause storm that reached its time limit: the card could not take what came for so long that the driver stopped
     pausing, and packets were lost. Packets without a buffer are found where sending them again costs 1 % of the
     bandwidth (as check 53 counts). More than 1 % of packets with ECN's mark is a note: DCQCN does its work, and the
-    network is full. Both shares are ours. ECN that is off for all priorities of a card is a note, too: then nothing but
+    network is full. Pauses of a priority (PFC) are how a lossless network works; where there is one for ten packets of
+    the direction that they stop, the port stood still about as long as it sent, and one for a hundred is a note. These
+    shares are ours. ECN that is off for all priorities of a card is a note, too: then nothing but
     pauses slows a sender.
 
     Source: Linux kernel, ``ethernet/mellanox/mlx5/counters.rst``; NCCL user guide, RoCE.
@@ -41,7 +44,7 @@ class RoceCongestion(PortCheck):
     )
     fix = "the same lossless priority (PFC), ECN marks and DSCP on hosts and switches: mlnx_qos, NCCL_IB_TC"
     parts = "active RoCE ports"
-    in_order = "without storms, losses or many marks"
+    in_order = "without storms, losses, many pauses or marks"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
         return [port for port in training(host).ports if port.is_active and port.is_roce]
@@ -56,6 +59,11 @@ class RoceCongestion(PortCheck):
         if (share := share_lost(discards, received)) >= MOST_LOST:
             what = f"has dropped {discards:,} packets for lack of buffers: some {share:.0%} of its bandwidth"
             return Fault(part.name, what, f"ethtool -S {name}: {_DISCARDS}: {discards}; port_rcv_packets: {received}")
+        of_way = {"rx": part.counters.get("port_xmit_packets", 0), "tx": received}
+        for told in pauses(counters):
+            if said := told.judged(of_way[told.way]):
+                severity, what = said
+                return Fault(part.name, what, f"ethtool -S {name}: {told.counter}: {told.count}", severity=severity)
         marked = part.hw_counters.get(_MARKED, 0)
         if received and marked / received > MOST_MARKED:
             what = f"has received {marked / received:.1%} of its packets with a mark of congestion"

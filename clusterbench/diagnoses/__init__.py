@@ -82,12 +82,15 @@ class Answer:
     good_hosts
         Hosts that were held against others and are in order, with what was compared; where the run has one host, its
         ranks were held against each other.
+    not_applicable
+        Why a machine has nothing of the kind that is judged; empty where it may have.
     """
 
     findings: tuple[Finding, ...] = ()
     healthy: tuple[str, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     good_hosts: Mapping[str, str] = field(default_factory=dict)
+    not_applicable: str = ""
 
     @property
     def state(self) -> State:

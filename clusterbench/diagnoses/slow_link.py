@@ -6,8 +6,11 @@ from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.matrices import Matrix, spread_in_words, why_not_judged
+from clusterbench.checks._training_node import gpu_cards
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.facts import Host
 from clusterbench.formulas.pairing import Slow, Spread
+from clusterbench.host_facts import described_hosts
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import NVLINK, NvLink
 from clusterbench.types import Observation
@@ -59,9 +62,17 @@ class SlowLink(Diagnosis):
             healthy.append("NVLinks are up and counted no errors")
         could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if could and not (findings or healthy or not_judged):
+            if _is_one_host_without_gpus(reading):
+                return Answer(not_applicable="one host without GPUs has no link to another host or between GPUs")
             takes = "link_matrix in the suite, or peer_copy for the GPUs of a host"
             not_judged.append(NotJudged("links", "no link was measured by itself", takes))
         return Answer(findings, tuple(healthy), tuple(not_judged), _good_hosts(reading))
+
+
+def _is_one_host_without_gpus(reading: Reading) -> bool:
+    hosts = described_hosts(reading.environment).values()
+    has_gpus = any(host.get("gpus") != [] or gpu_cards(Host("", host)) for host in hosts)
+    return len(hosts) == 1 and not (has_gpus or reading.has_several_hosts or reading.plan.cluster.device != "cpu")
 
 
 def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:

@@ -11,8 +11,8 @@ from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
 from clusterbench.tools.nccl_ways import (
-    FORBIDS,
     by_socket,
+    forbidden,
     network_receives,
     through_memory,
     through_network,
@@ -144,13 +144,13 @@ def _of_case(logged: _LoggedCase) -> Iterator[Finding]:
 
 
 def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Finding]:
-    sends = [connection for connection in between if connection.direction == "send"]
     sockets = by_socket(between)
+    ends = [connection for connection in between if sockets and connection.direction == sockets[0].direction]
     devices = sorted({card for log in logged.logs for card in log.cards} | set(_active_ports(logged.reading)))
     if sockets and devices and not logged.asks_for(_FOR_NETWORK):
         yield logged.warning(
             sockets,
-            sum(connection.num_channels for connection in sends),
+            sum(connection.num_channels for connection in ends),
             f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
             "connections between hosts",
         )
@@ -186,16 +186,16 @@ def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Findi
 
 
 def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
-    hosts: dict[tuple[str, str], dict[str, None]] = {}
+    hosts: dict[tuple[str, str, str], dict[str, None]] = {}
     for rank, log in enumerate(logged.logs):
         for name, value in log.environment.items():
-            setting = name, value
-            if setting in FORBIDS and name not in logged.case.environment:
-                hosts.setdefault(setting, {})[host_of(logged.observation, rank)] = None
-    for (name, value), own in hosts.items():
+            lost = forbidden(name, value)
+            if lost and name not in logged.case.environment:
+                hosts.setdefault((name, value, lost), {})[host_of(logged.observation, rank)] = None
+    for (name, value, lost), own in hosts.items():
         yield Finding(
             f"{logged.case.id}, {_few(list(own))}",
-            f"{name}={value} is set, and not by the suite: {FORBIDS[name, value]}",
+            f"{name}={value} is set, and not by the suite: {lost}",
             "warning",
             among=tuple(own),
         )

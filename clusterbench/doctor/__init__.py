@@ -88,7 +88,7 @@ class Examination:
     found
         The worst first; of equal ones what fewer hosts have, which is the more telling.
     not_applicable
-        Checks for which no host has anything to judge, with the first reason.
+        Checks and diagnoses for which no host has anything to judge, with the first reason.
     """
 
     hosts: tuple[str, ...]
@@ -171,7 +171,7 @@ def examine(
         found=tuple(order),
         not_judged=(*_unknown(judged), *_unknown_of_run(answers or {})),
         healthy=(*_in_order(judged), *_in_order_of_run(answers or {})),
-        not_applicable=dict(_not_applicable(judged)),
+        not_applicable=dict((*_not_applicable(judged), *_not_applicable_to_run(answers or {}))),
     )
 
 
@@ -270,3 +270,9 @@ def _not_applicable(judged: Mapping[str, Mapping[str, Judged]]) -> Iterator[tupl
         reasons = [said.not_applicable for said in of_hosts.values()]
         if reasons and all(reasons):
             yield name, reasons[0]
+
+
+def _not_applicable_to_run(answers: Mapping[str, Answer]) -> Iterator[tuple[str, str]]:
+    for name, answer in answers.items():
+        if answer.not_applicable:
+            yield name, answer.not_applicable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ from clusterbench.diagnoses import diagnoses
 from clusterbench.doctor import Examination, Found
 from clusterbench.doctor.catalogue import entries
 from clusterbench.errors import SuiteError, nearest
-from clusterbench.words import short
+from clusterbench.words import plural, short
 from clusterbench.yaml_lines import Items, Node, Scalar, Table, read_yaml
 
 _KEYS = ("check", "host", "where", "reason", "until")
@@ -24,13 +24,17 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class Accepted:
-    """Findings of one check on hosts and at places of these names (``*`` and ``?`` stand for others), until a day."""
+    """Findings of one check on hosts and at places of these names (``*`` and ``?`` stand for others), until a day.
+
+    ``at`` is the file and line that say it.
+    """
 
     check: str
     host: str
     where: str
     reason: str
     until: date
+    at: str = ""
 
     def covers(self, found: Found, host: str) -> bool:
         """``where`` is a place as it is printed, or without its slot."""
@@ -75,7 +79,7 @@ def _entry(path: str, node: Node) -> Accepted:
     until = _day(text["until"])
     if until is None:
         raise SuiteError(f"{path}:{node.lines['until']}: until: {short(text['until'])} must be a day as 2027-01-31.")
-    return Accepted(text["check"], text["host"], text.get("where", "*"), text["reason"], until)
+    return Accepted(text["check"], text["host"], text.get("where", "*"), text["reason"], until, f"{path}:{node.line}")
 
 
 def _day(text: str) -> date | None:
@@ -89,6 +93,19 @@ def accepting(examination: Examination, accepted: Sequence[Accepted], today: dat
     """The examination with its findings parted into those that are accepted today and the others."""
     valid = [entry for entry in accepted if today <= entry.until]
     return replace(examination, found=tuple(part for found in examination.found for part in _parts(found, valid)))
+
+
+def without_effect(examination: Examination, accepted: Sequence[Accepted], today: date) -> Iterator[str]:
+    """Of entries that accept nothing of an examination, file and line and why."""
+    for entry in accepted:
+        number = sum(entry.covers(found, host) for found in examination.found for host in found.hosts or ("",))
+        findings = plural(number, "finding") if number else "no finding"
+        if today > entry.until:
+            until = f"was accepted until {entry.until}"
+            yield f"{entry.at}: '{entry.check}' on {entry.host} {until}: {findings} of it here."
+        elif not number:
+            place = "" if entry.where == "*" else f" at {entry.where}"
+            yield f"{entry.at}: '{entry.check}' on {entry.host}{place} accepts nothing: no finding of it here."
 
 
 def _parts(found: Found, accepted: Sequence[Accepted]) -> list[Found]:

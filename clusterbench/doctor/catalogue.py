@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from clusterbench.checks import checks
+from clusterbench.diagnoses import diagnoses
+from clusterbench.doctor import SEVERITIES
 from clusterbench.doctor.nccl_log import RULES
 from clusterbench.types import Severity
 
@@ -372,6 +374,16 @@ def sources() -> dict[str, str]:
     for entry in entries():
         found.setdefault(entry.by, entry.source)
     return found
+
+
+def severities() -> dict[str, Severity]:
+    """By the name of a finding the worst that rows of it say; figures that are not steady are notes to the doctor."""
+    found: dict[str, Severity] = {}
+    for entry in entries():
+        for name in (entry.by, *entry.in_logs):
+            if name and entry.severity:
+                found[name] = min(found.get(name, "note"), entry.severity, key=SEVERITIES.index)
+    return found | {name: "note" for name, kind in diagnoses().items() if kind.subject == "figures"}
 
 
 def markdown() -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from xml.etree import ElementTree
 
 from clusterbench.checks import checks
 from clusterbench.doctor import Examination, Found, Healthy, NotJudged
+from clusterbench.doctor.catalogue import severities
 from clusterbench.types import Severity
 
 _FORBIDDEN = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
@@ -99,8 +102,13 @@ def _said(examination: Examination) -> dict[str, dict[str, _Here]]:
 
 
 def _severity(name: str) -> Severity:
-    """A check's own; a diagnosis and a pattern of logs have it in their findings alone."""
-    return checks()[name].severity if name in checks() else "error"
+    """As the list of checks says; ``error`` for a name that is not in it."""
+    return _listed().get(name, "error")
+
+
+@cache
+def _listed() -> Mapping[str, Severity]:
+    return severities()
 
 
 def _labels(name: str, severity: str, host: str) -> str:

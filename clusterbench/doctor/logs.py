@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, count
@@ -23,12 +23,15 @@ from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
 from clusterbench.errors import SuiteError, ToolError
-from clusterbench.facts import Host, name_of
+from clusterbench.facts import Facts, Host, name_of
 from clusterbench.facts.gpus import (
     COMPUTE_MODE,
     DEFAULT_POWER_LIMIT,
     ECC,
+    GENERATION,
+    GPU_GENERATION,
     MIG,
+    MOST_GENERATION,
     MOST_WIDTH,
     PERSISTENCE,
     POWER_LIMIT,
@@ -42,6 +45,7 @@ from clusterbench.facts.gpus import (
 )
 from clusterbench.facts.infiniband import Device, Infiniband, Port
 from clusterbench.facts.kernel_log import KernelLog
+from clusterbench.facts.virtualization import Virtualization
 from clusterbench.tools import (
     fabric_manager_log,
     ibstat,
@@ -357,7 +361,30 @@ def _ibstat(text: str, name: str) -> Said:
         found = (Found("rdma_device_failed", "error", (name,), "", what, f"{name}: {listed.failure}", confirm, fix),)
     if not devices:
         return Said(found=found, hosts=(name,))
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS, found)
+    facts = Infiniband(devices=devices, ports=ports)
+    return Said((facts,), _OF_PORTS, found, not_judged=tuple(_odd_layers(facts, name)))
+
+
+_NUMBERS_OF_GPUS = (4, 8, 16)
+
+
+def _odd_layers(facts: Infiniband, name: str) -> Iterator[NotJudged]:
+    """Of one model the few active ports whose link layer is not that of the others, where all are as many as GPUs.
+
+    Seven of eight cards on InfiniBand may be eight of which one is set wrong. Eight of nine have one for storage.
+    """
+    model = {device.name: device.hca_type for device in facts.devices}
+    for hca_type in dict.fromkeys(model.values()):
+        ports = [port for port in facts.ports if model[port.device] == hca_type and port.is_active]
+        layers = Counter(port.link_layer for port in ports)
+        usual, many = layers.most_common(1)[0] if ports else (None, 0)
+        odd = [port for port in ports if port.link_layer != usual]
+        if odd and len(ports) in _NUMBERS_OF_GPUS and many > len(ports) / 2 and many not in _NUMBERS_OF_GPUS:
+            what = f"{few([port.name for port in odd])}: {odd[0].link_layer}"
+            why = f"{what}, and the {many} others of its model are {usual}: set wrong, or meant for storage"
+            yield NotJudged(
+                "link_layer", (name,), why, "clusterbench doctor --quick on the host, which knows its boards"
+            )
 
 
 def _ibstatus(text: str, name: str) -> Said:
@@ -397,7 +424,8 @@ def _devinfo(text: str, name: str) -> Said:
         for port in device.ports
     )
     tells_rates = bool(ports) and all(port.rate is not None for port in ports)
-    return Said((Infiniband(devices=devices, ports=ports),), _OF_PORTS if tells_rates else _OF_VERBS)
+    facts, asked = Infiniband(devices=devices, ports=ports), _OF_PORTS if tells_rates else _OF_VERBS
+    return Said((facts,), asked, not_judged=tuple(_odd_layers(facts, name)))
 
 
 def _link(port: ibv_devinfo.DevinfoPort) -> str:
@@ -407,15 +435,19 @@ def _link(port: ibv_devinfo.DevinfoPort) -> str:
 
 
 _OF_GPUS = (
-    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "persistence_mode", "mig_mode", "compute_mode"),
-    "vbios",
+    *("row_remapping", "sram_ecc", "power_limit", "pcie_width", "pcie_generation", "persistence_mode", "mig_mode"),
+    *("compute_mode", "ecc_mode", "vbios"),
 )
 
 
 def _smi_query(text: str, name: str) -> Said:
     query = nvidia_smi_q.parse(text)
     gpus = tuple(_gpu(number, gpu) for number, gpu in enumerate(query.gpus))
-    facts = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    facts: tuple[Facts, ...] = (Gpus(gpus=gpus, driver_version=query.driver_version, on_bus=()),) if gpus else ()
+    virtual = {gpu.is_virtual for gpu in query.gpus}
+    if gpus and None not in virtual:
+        machine = "a hypervisor" if True in virtual else "none"
+        facts = (*facts, Virtualization(machine=machine, container=None, maker=None, product=None))
     places = {gpu.address: f"GPU {number} ({gpu.address})" for number, gpu in enumerate(query.gpus)}
     found = (*_smi_lost(query, name), *_smi_found(query, name), *_inforoms(text, name, places))
     unknown: tuple[NotJudged, ...] = ()
@@ -452,6 +484,9 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         (MIG,): gpu.mig is None,
         (VBIOS,): gpu.vbios is None,
         (COMPUTE_MODE,): gpu.compute_mode is None,
+        (ECC,): gpu.ecc is None,
+        (GENERATION, MOST_GENERATION, GPU_GENERATION): None
+        in (gpu.pcie_generation, gpu.most_pcie_generation, gpu.gpu_pcie_generation),
     }
     return Gpu(
         index=number,
@@ -459,8 +494,12 @@ def _gpu(number: int, gpu: nvidia_smi_q.SmiGpu) -> Gpu:
         name=gpu.name,
         uuid=gpu.uuid,
         address=gpu.address,
+        pcie_generation=gpu.pcie_generation,
+        most_pcie_generation=gpu.most_pcie_generation,
+        gpu_pcie_generation=gpu.gpu_pcie_generation,
         pcie_width=gpu.pcie_width,
         most_pcie_width=gpu.most_pcie_width,
+        ecc=gpu.ecc,
         persistence=gpu.persistence,
         compute_mode=gpu.compute_mode,
         mig=gpu.mig,
@@ -521,14 +560,34 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
             fix = "the vendor's field diagnostics; RMA"
             yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
+        if could := _slower_root_port(gpu, query):
+            has = gpu.host_pcie_generation
+            what = f"the root port above it allows PCIe generation {has}, those of other GPUs {could}"
+            fix = "look at the slot's speed in the BIOS; at riser and cable between the CPU and the switch"
+            yield _smi("pcie_generation", "error", name, place, what, f"Host Max: {has}", fix)
         if (gpu.recovery_action or "None") != "None":
             said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
         elif gpu.reset_required:
             said, what = "Reset Required: Yes", "asks for a reset"
+        elif gpu.repairs:
+            said = f"{gpu.repairs[0]} Repair Pending: Yes"
+            parts = " and ".join(gpu.repairs).replace("Channel", "memory channel")
+            what = f"waits for a reset to repair its {parts}"
         else:
             continue
         fix = "end its programs, then nvidia-smi --gpu-reset, or reboot; look for Xids in the kernel's log"
         yield _smi("gpu_reset_due", "error", name, place, f"the driver {what}", said, fix)
+
+
+def _slower_root_port(gpu: nvidia_smi_q.SmiGpu, query: nvidia_smi_q.SmiQuery) -> int:
+    """What root ports above other GPUs of its kind allow, where its own allows less than they and it could; else 0.
+
+    Where all are alike the host may be built so, with switches of a newer generation than its CPU.
+    """
+    others = [other.host_pcie_generation or 0 for other in query.gpus if other.name == gpu.name]
+    could = min(max(others), gpu.gpu_pcie_generation or 0)
+    is_slower = gpu.host_pcie_generation is not None and gpu.host_pcie_generation < could
+    return could if is_slower and not gpu.is_virtual else 0
 
 
 def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:
@@ -560,10 +619,13 @@ def _smi_table(text: str, name: str) -> Said:
         kind, line = failure
         check, what, fix = _NO_TABLE[kind]
         return Said(found=(_smi(check, "error", name, "", what, line, fix),), hosts=(name,))
+    if number := nvidia_smi_table.listed(text):
+        why = f"a list of {plural(number, 'GPU')} says nothing of their health, nor how many there should be"
+        return Said(not_judged=(NotJudged("gpu_count", (name,), why, "nvidia-smi -q"),), hosts=(name,))
     gpus = nvidia_smi_table.parse(text)
     if not gpus:
-        why = NotJudged("nvidia_smi_table", (name,), "the text ends before the first GPU", "the whole table")
-        return Said(not_judged=(why,), hosts=(name,))
+        why = "the text ends before the first GPU"
+        return Said(not_judged=(NotJudged("nvidia_smi_table", (name,), why, "the whole table"),), hosts=(name,))
     facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
     places = {gpu.address: f"GPU {gpu.number} ({gpu.address})" for gpu in gpus}
     found = (*_table_found(gpus, name), *_inforoms(text, name, places))
@@ -619,7 +681,7 @@ def _p2p(text: str, name: str) -> Said:
     found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
-    what = f"{plural(number, 'pair')} of GPUs at rates alike"
+    what = f"{plural(number, 'pair')} of GPUs at rates alike for every GPU"
     what += ", none slowed by peer access" if said.one_way_off else ""
     healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
     return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
@@ -795,7 +857,7 @@ READERS = (
     apart("ibstat", ibstat.is_ibstat, _ibstat),
     apart("ibstatus", lambda text: "Infiniband device '" in text and "phys state" in text, _ibstatus),
     apart("nvidia-smi -q", nvidia_smi_q.is_query, _smi_query),
-    apart("nvidia-smi", nvidia_smi_table.is_table, _smi_table),
+    apart("nvidia-smi", lambda text: nvidia_smi_table.is_table(text) or nvidia_smi_table.listed(text) > 0, _smi_table),
     apart("lspci -vvv", lspci.is_lspci, _lspci),
     apart("p2pBandwidthLatencyTest", p2p_bandwidth.is_p2p_bandwidth, _p2p),
     apart("nvidia-smi nvlink -s", nvidia_nvlink.is_status, _nvlinks),

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.tools.nccl_log import Edge, NcclLog, Warned, messages, parse
 from clusterbench.tools.nccl_ways import (
-    FORBIDS,
     by_socket,
+    forbidden,
     network_receives,
     through_memory,
     through_network,
@@ -185,6 +185,14 @@ RULES = (
         "/dev/nvidia-caps-imex-channels in the container; nvidia-imex running on all hosts",
     ),
     Rule(
+        34,
+        "fabric_state",
+        "error",
+        r"Cuda failure (?:802 )?'?system not yet initialized.*",
+        "CUDA does not start (error 802): the fabric manager does not run, or is not done with the NVSwitches",
+        "start nvidia-fabricmanager, of the driver's version; then its log; in a virtual machine: the host's",
+    ),
+    Rule(
         78,
         "host_memory",
         "warning",
@@ -304,7 +312,7 @@ def _warned(log: NcclLog) -> Iterator[Found]:
 
 def _ways(log: NcclLog) -> Iterator[Found]:
     between = [edge for edge in log.edges if log.between_hosts(edge) is not False]
-    within = [edge for edge in log.edges if log.between_hosts(edge) is False and edge.direction == "send"]
+    within = [edge for edge in log.edges if log.between_hosts(edge) is False]
     cards = sorted({name for (_, network, _), name in log.nics.items() if network == "IB"})
     if sockets := by_socket(between):
         there = f"although there is RDMA ({few(cards)})" if cards else "and the log names no RDMA device"
@@ -359,9 +367,9 @@ _CHOOSES = {
 
 def _settings(log: NcclLog) -> Iterator[Found]:
     for setting in log.environment.items():
-        if setting in FORBIDS:
+        if lost := forbidden(*setting):
             name, value = setting
-            what = f"{name}={value} is set: {FORBIDS[setting]}"
+            what = f"{name}={value} is set: {lost}"
             said = f"{name} set by environment to {value}"
             yield Found(
                 "forbidden_way", "warning", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it"

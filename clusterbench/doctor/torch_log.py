@@ -7,12 +7,12 @@ Source: pytorch/pytorch, ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` (2
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from clusterbench.doctor import Found, NotJudged
+from clusterbench.doctor import Found, NotJudged, nccl_log
 from clusterbench.doctor.said import File, Said
 from clusterbench.tools._prefix import PlainLine
 from clusterbench.types import Severity
@@ -65,6 +65,13 @@ MESSAGES = (
         "Xids in the kernel's log; nvidia-smi -q; nvidia-smi nvlink -e; reset the GPU",
     ),
     Message(
+        "fabric_state",
+        "error",
+        r"(?:CUDA error|Error 802): system not yet initialized",
+        "CUDA does not start (error 802): the fabric manager does not run, or is not done with the NVSwitches",
+        "start nvidia-fabricmanager, of the driver's version; then its log; in a virtual machine: the host's",
+    ),
+    Message(
         "cuda_failure",
         "note",
         r"(CUDA out of memory)\. Tried to allocate",
@@ -92,15 +99,21 @@ MESSAGES = (
         "a call of NCCL failed: {}",
         "NCCL_DEBUG=WARN says why; Xids in the kernel's log",
     ),
-    Message(
-        "rank_killed",
-        "warning",
-        r"Signal \d+ \((SIG(?:KILL|BUS|SEGV|ABRT|ILL))\) received by PID",
-        "a rank was killed: {}",
-        "SIGKILL: 'Killed process' in the kernel's log; SIGBUS: /dev/shm is full; SIGSEGV, SIGABRT: the rank's own log",
-    ),
 )
 _COMPILED = tuple((message, re.compile(message.pattern)) for message in MESSAGES)
+_RANK = r"(?:\[rank\d+\]: ?)?"
+_LAST_ERROR = re.compile(rf"{_RANK}Last error: ?(?P<words>.*)")
+"""NCCL's own words, on the next line, behind PyTorch's word for their kind."""
+_OF_NCCL = tuple((rule, re.compile(rule.pattern)) for rule in nccl_log.RULES)
+_KINDS_OF_NCCL = ("nccl_failed", "peer_gone")
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV"}
+"""Those of Linux by which a rank dies that did not end itself; SIGTERM and SIGINT are the launcher's."""
+_FIELD = re.compile(r"\s*(host|rank)\s+: (\S+)")
+_ENDED_BY = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID (\d+)")
+_EXITED = re.compile(r"failed \(exitcode: -(\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_KILLED_FIX = (
+    "SIGKILL: 'Killed process' in the kernel's log; SIGBUS: /dev/shm is full; SIGSEGV, SIGABRT: the rank's own log"
+)
 _NONE = "PyTorch's log names what failed, and nothing of what is well"
 
 
@@ -116,14 +129,15 @@ def _host(line: PlainLine, name: str) -> str:
 
 
 def _judged(lines: Sequence[PlainLine], host: str) -> Said | None:
-    found = (*_timeouts(lines, host), *_messages(lines, host))
+    found = (*_timeouts(lines, host), *_messages(lines, host), *_killed(lines, host))
     if all(each.severity == "note" for each in found):
         found = (*_ended(lines, host), *found)
     if not found:
         return None
     notes = all(each.severity == "note" for each in found)
     unknown = (NotJudged("collective_timeout", (host,), _NONE, "clusterbench doctor"),) if notes else ()
-    return Said(found=found, not_judged=unknown, hosts=(host,))
+    hosts = dict.fromkeys(name for each in found for name in each.hosts)
+    return Said(found=found, not_judged=unknown, hosts=tuple(hosts))
 
 
 def _timeouts(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
@@ -173,19 +187,94 @@ def _behind(timeouts: Sequence[re.Match[str]]) -> list[int]:
     return sorted(rank for rank, number in first.items() if number < usual) if 2 * many > len(first) else []
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What one line tells, as a finding has it."""
+
+    name: str
+    severity: Severity
+    what: str
+    fix: str
+
+
 def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
-    """Each kind of message once, with how often."""
-    often: Counter[tuple[Message, str]] = Counter()
-    first: dict[tuple[Message, str], str] = {}
+    """Each kind of message once, with how often; where NCCL's own words follow on its kind of error, those alone."""
+    told: list[tuple[_Told, PlainLine]] = []
+    warned = {line.text.partition(" NCCL WARN ")[2] for line in lines}
+    announced: set[str] = set()  # of whom the next line has the words
     for line in lines:
-        told = next(((message, match) for message, pattern in _COMPILED if (match := pattern.search(line.text))), None)
-        if told is None:
-            continue
-        message, match = told
-        key = message, message.what.format(*(group.strip() for group in match.groups() if group))
-        often[key] += 1
-        first.setdefault(key, line.text.strip())
-    for (message, what), number in often.items():
+        last = _LAST_ERROR.match(line.text)
+        words = last["words"] if last else re.sub(f"^{_RANK}", "", line.text) if line.origin in announced else ""
+        announced.discard(line.origin)
+        if last and not words:
+            announced.add(line.origin)
+        elif words and (of_nccl := _told(words, _OF_NCCL)):
+            _drop_kind(told, line.origin)
+            told += [] if words.strip() in warned else [(of_nccl, line)]
+        elif other := _told(line.text, _COMPILED):
+            told.append((other, line))
+    often = Counter(each for each, _ in told)
+    first = dict(reversed(told))
+    for message, number in often.items():
         times = f", {number:,} times" if number > 1 else ""
-        evidence = f"{host}: {first[message, what][:300]}"
-        yield Found(message.name, message.severity, (host,), "", f"{what}{times}", evidence, "dmesg -T", message.fix)
+        evidence = f"{host}: {first[message].text.strip()[:300]}"
+        what = f"{message.what}{times}"
+        yield Found(message.name, message.severity, (host,), "", what, evidence, "dmesg -T", message.fix)
+
+
+def _told(words: str, patterns: Sequence[tuple[Message | nccl_log.Rule, re.Pattern[str]]]) -> _Told | None:
+    """By the first pattern that matches."""
+    for rule, pattern in patterns:
+        if match := pattern.search(words):
+            what = rule.what.format(*(group.strip() for group in match.groups() if group))
+            return _Told(rule.name, rule.severity, what, rule.fix)
+    return None
+
+
+def _drop_kind(told: list[tuple[_Told, PlainLine]], origin: str) -> None:
+    """Takes out the kind of NCCL's error that a rank named last."""
+    for index, (each, line) in reversed([*enumerate(told)]):
+        if line.origin == origin and each.name in _KINDS_OF_NCCL:
+            del told[index]
+            return
+
+
+@dataclass(frozen=True)
+class _Killed:
+    """A rank that a signal ended; ``rank`` is empty where it is not said which."""
+
+    host: str
+    rank: str
+    line: str
+
+
+def _killed(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
+    """Ranks that a signal ended, by signal and host; the summary of torchrun says host and rank better than its log."""
+    by_signal: dict[tuple[str, str], list[_Killed]] = defaultdict(list)
+    for signal, killed in _of_processes(lines, host).values():
+        by_signal[killed.host, signal].append(killed)
+    for (at, signal), same in by_signal.items():
+        what = f"{plural(len(same), 'rank')} were killed: {signal}"
+        if len(same) == 1:
+            what = f"was killed: {signal}" if same[0].rank else f"a rank was killed: {signal}"
+        where = few([killed.rank for killed in same if killed.rank])
+        evidence = f"{host}: {same[0].line.strip()[:300]}"
+        yield Found("rank_killed", "warning", (at,), where, what, evidence, "dmesg -T", _KILLED_FIX)
+
+
+def _of_processes(lines: Sequence[PlainLine], host: str) -> dict[str, tuple[str, _Killed]]:
+    """By the number of the process its signal and rank."""
+    of_process: dict[str, tuple[str, _Killed]] = {}
+    fields: dict[str, str] = {}
+    for line in lines:
+        if field := _FIELD.match(line.text):
+            fields[field[1]] = field[2]
+        elif (exited := _EXITED.search(line.text)) and int(exited[1]) in _SIGNALS:
+            killed = _Killed(host, f"local rank {exited[2]}", line.text)
+            of_process.setdefault(exited[3], (_SIGNALS[int(exited[1])], killed))
+        elif (ended := _ENDED_BY.search(line.text)) and int(ended[1]) in _SIGNALS:
+            at = _host(line, "") or fields.get("host", host)
+            killed = _Killed(at, f"rank {fields['rank']}" if "rank" in fields else "", line.text)
+            of_process[ended[2]] = (_SIGNALS[int(ended[1])], killed)
+            fields = {}
+    return of_process

@@ -19,7 +19,7 @@ from clusterbench.checks import hosts_of, judge
 from clusterbench.diagnoses import Answer
 from clusterbench.diagnoses.unlike_hosts import of_facts
 from clusterbench.doctor import Examination, Found, examine
-from clusterbench.doctor.accept import Accepted, accepting, read_accepted
+from clusterbench.doctor.accept import Accepted, accepting, read_accepted, without_effect
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.doctor.prolog import DRAIN, age_s, drain_list, line, within
@@ -113,7 +113,7 @@ def answer(asked: Asked) -> int:
     Raises
     ------
     SuiteError, LaunchError
-        For a mistake in the command line or its files; if no host can be reached.
+        For a mistake in the command line or its files; if hosts that are reached cannot be started on.
     """
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
@@ -123,7 +123,7 @@ def answer(asked: Asked) -> int:
     if started is None and not asked.hosts:  # else another host may be the one that writes
         _expect_folders(asked)
     if asked.hosts and started is None:
-        return _over_ssh(asked, asked.hosts)
+        return _over_ssh(asked, asked.hosts, partial(_shown, asked, drain_on, accepted=accepted))
     told = partial(_told, asked, accepted, drain_on)
     if asked.suite is None:
         return take_part(started, partial(_look, asked=asked, told=told))
@@ -170,21 +170,21 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     _expect_folders(asked)
     examination, taken = examine_logs(files)
     print("\n".join(taken), file=sys.stderr)
-    return _shown(asked, drain_on, accepting(examination, accepted, date.today()), of_files=True)
+    return _shown(asked, drain_on, examination, accepted, of_files=True)
 
 
-def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
+def _over_ssh(asked: Asked, hosts: Sequence[str], shown: Callable[[Examination], int]) -> int:
+    """Starts the doctor on the hosts that are reached; where none is, this process shows that, and writes the files."""
     hosts = not_excluded(hosts, named_hosts(asked.exclude)) if asked.exclude else hosts
     if not hosts:
         raise SuiteError(f"--exclude {asked.exclude} leaves none of the hosts of --hosts.")
     reached = reach(hosts)
     if not reached.hosts:
-        why = "; ".join(f"{host}: {why}" for host, why in reached.why_not.items())
-        raise LaunchError(f"none of the hosts of --hosts can be reached by ssh: {why}.")
+        _expect_folders(asked)
+        return shown(with_lost(examine((), {}), _not_reached(reached.why_not)))
     hosts, lost = reached.hosts, dict(reached.why_not)
     while True:
-        not_reached = tuple(f"{host}=ssh {host}: {why}" for host, why in lost.items())
-        ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=not_reached).words)
+        ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=_not_reached(lost)).words)
         left = tuple(host for host in hosts if host not in ended.failed)
         for host, why in ended.failed.items():
             print(f"{host}: {why}", file=sys.stderr)
@@ -197,6 +197,10 @@ def _over_ssh(asked: Asked, hosts: Sequence[str]) -> int:
     if ended.failed and ended.code in (0, 1):
         raise LaunchError(f"the processes on {few(list(ended.failed))} ended with another exit code than 0 and 1")
     return ended.code
+
+
+def _not_reached(why_not: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{host}=ssh {host}: {why}" for host, why in why_not.items())
 
 
 Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]
@@ -260,11 +264,20 @@ def _told(
     if answers is None:  # nothing ran: of the diagnoses one judges facts
         answers = {"unlike_hosts": of_facts(environment)}
     said = examine([host.name for host in hosts], judge(hosts), answers)
-    return _shown(asked, drain_on, accepting(with_lost(said, asked.not_reached), accepted, date.today()))
+    return _shown(asked, drain_on, with_lost(said, asked.not_reached), accepted)
 
 
-def _shown(asked: Asked, drain_on: Sequence[str] | None, examination: Examination, of_files: bool = False) -> int:
+def _shown(
+    asked: Asked,
+    drain_on: Sequence[str] | None,
+    examination: Examination,
+    accepted: Sequence[Accepted],
+    of_files: bool = False,
+) -> int:
     """Prints the verdict and then writes the files, so that one that cannot be written costs no verdict."""
+    for words in without_effect(examination, accepted, date.today()):
+        print(words, file=sys.stderr)
+    examination = accepting(examination, accepted, date.today())
     said = text(examination) if drain_on is None else line(examination, drain_on)
     print(said, flush=True)
     try:

@@ -75,6 +75,7 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     (r"NVRM: Rate limiting GSP RPC", "says that the line before it is shown less often"),
     (r"soft lockup.*\bwatchdog_thresh\b", "a setting"),
     (r"detected expedited stalls on .* \d{1,3} jiffies", "less than a second, on a kernel built with a limit of 20 ms"),
+    (r"error,? (?:on )?dev (?:fd|sr|loop)\d+\b", "a floppy or CD drive without a medium, or a file that is mounted"),
     (r"Link speed: .* available PCIe bandwidth \(\d", "a card whose slot gives all that it can take"),
 )
 """Lines that look like faults and are none, and why."""

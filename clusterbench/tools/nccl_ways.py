@@ -38,9 +38,14 @@ FORBIDS = {
 """Settings that take a way from NCCL, with what is lost."""
 
 
+def forbidden(name: str, value: str) -> str | None:
+    """What a setting takes from NCCL, which reads ``socket`` as it reads ``Socket``."""
+    return next((lost for (of, word), lost in FORBIDS.items() if (of, word.lower()) == (name, value.lower())), None)
+
+
 def by_socket(between: Iterable[Kind]) -> list[Kind]:
-    """Of connections between hosts the sending ends that are sockets: the CPUs copy every byte."""
-    return [way for way in between if way.direction == "send" and way.transport in SOCKETS]
+    """Of connections between hosts the ends that are sockets: the CPUs copy every byte."""
+    return _one_end(way for way in between if way.transport in SOCKETS)
 
 
 def network_receives(between: Iterable[Kind]) -> list[Kind]:
@@ -62,9 +67,15 @@ def without_gdr(receives: Iterable[Kind]) -> list[Kind]:
 
 def through_network(within: Iterable[Kind]) -> list[Kind]:
     """Of connections within a host those that leave it."""
-    return [way for way in within if way.transport.startswith("NET/")]
+    return _one_end(way for way in within if way.transport.startswith("NET/"))
 
 
 def through_memory(within: Iterable[Kind]) -> list[Kind]:
     """Of connections within a host those through its memory: slower where NVLink joins the GPUs."""
-    return [way for way in within if way.transport.startswith("SHM/")]
+    return _one_end(way for way in within if way.transport.startswith("SHM/"))
+
+
+def _one_end(ways: Iterable[Kind]) -> list[Kind]:
+    """The sending ends, so that a connection counts once; a log of some ranks may hold receiving ends alone."""
+    both = list(ways)
+    return [way for way in both if way.direction == "send"] or both

@@ -20,7 +20,7 @@ _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
 _LOST = re.compile(
-    r"Unable to determine the device handle for GPU"
+    r"Unable to determine the device handle for (?i:GPU)"
     r"(?: ?(?:\d+: )?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])|(?P<index>\d+)):[^\n]*"
 )
 _NO_ANSWER = ("Unknown Error", "GPU is lost")
@@ -52,6 +52,12 @@ class SmiGpu:
         Errors since then of memory, caches and registers: boards before Turing, which count bits.
     pages_retired
         Pages of its memory that are not used any more: boards before A100.
+    host_pcie_generation
+        What the root port above it can do, whatever bridges are between them.
+    is_virtual
+        Whether it was passed through to a virtual machine; None where it is not said.
+    repairs
+        What waits for a reset to be repaired: ``Channel``, ``TPC``.
     pages_pending
         Whether pages of its memory wait to be retired: boards before A100.
     num_unknown
@@ -70,6 +76,7 @@ class SmiGpu:
     pcie_generation: int | None
     most_pcie_generation: int | None
     gpu_pcie_generation: int | None
+    host_pcie_generation: int | None
     pcie_width: int | None
     most_pcie_width: int | None
     pcie_replays: int | None
@@ -91,6 +98,8 @@ class SmiGpu:
     double_bit: int | None
     pages_retired: int | None
     pages_pending: bool | None
+    repairs: tuple[str, ...]
+    is_virtual: bool | None
     num_unknown: int
 
 
@@ -214,6 +223,7 @@ _FABRIC_HEALTH = (
     *("Access Timeout Recovery", "Incorrect Configuration"),
 )
 _FABRIC_WELL = ("Healthy", "Full", "False", "None", "Not Supported", "Unknown")
+_REPAIRED = ("Channel", "TPC")
 _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -231,6 +241,7 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         pcie_generation=_pcie(values, "pcie generation/current", "pcie gen/current link gen"),
         most_pcie_generation=_pcie(values, "pcie generation/max", "pcie gen/max link gen"),
         gpu_pcie_generation=_pcie(values, "pcie generation/device max", "pcie gen/max device link gen"),
+        host_pcie_generation=_pcie(values, "pcie generation/host max", "pcie gen/max host link gen"),
         pcie_width=_pcie(values, "link width/current", "link widths/current link width"),
         most_pcie_width=_pcie(values, "link width/max", "link widths/max link width"),
         pcie_replays=_number(values, "pci/replays since reset", "pci/replay counter"),
@@ -267,8 +278,15 @@ def _gpu(address: str, values: Values) -> SmiGpu:
             *("retired pages/pending page blacklist", "retired pages/pending blacklist"),
             "retired pages/pending retirement",
         ),
+        repairs=tuple(part for part in _REPAIRED if _flag(values, f"ecc errors/{part.lower()} repair pending")),
+        is_virtual=_is_virtual(values),
         num_unknown=sum(value.strip("[]") in _NO_ANSWER for value in values.values()),
     )
+
+
+def _is_virtual(values: Mapping[str, str]) -> bool | None:
+    mode = _said(values, "gpu virtualization mode/virtualization mode")
+    return None if mode is None else mode not in ("None", "Host VGPU", "Host VSGA")
 
 
 def _said(values: Mapping[str, str], *names: str) -> str | None:

@@ -29,6 +29,7 @@ _FAILURES = {
     "Failed to initialize NVML: Unknown Error": "no permission",
 }
 _INFOROM = re.compile(r"(?m)^\s*WARNING: infoROM is corrupted at gpu ([0-9A-Fa-f:.]+).*$")
+_LISTED = re.compile(r"(?:GPU \d+: .+|MIG \S+ +Device +\d+:) \(UUID: \S+\)")
 _ERROR = "ERR!"
 _COMPUTE_MODES = {"Default": "default", "E. Process": "exclusive process", "E. Thread": "exclusive thread"}
 
@@ -65,6 +66,12 @@ class TableGpu:
 def is_table(text: str) -> bool:
     """Whether a text is one, or what nvidia-smi says in place of one."""
     return "Volatile Uncorr. ECC" in text or failure(text) is not None
+
+
+def listed(text: str) -> int:
+    """How many GPUs ``nvidia-smi -L`` lists; 0 for a text that is, or holds, anything else."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return sum(line.startswith("GPU") for line in lines) if all(map(_LISTED.fullmatch, lines)) else 0
 
 
 def failure(text: str) -> tuple[str, str] | None:

@@ -7,13 +7,13 @@ from tests.facts.healthy.ethernet import statistics
 from tests.facts.machine import healthy, hung, others, planted
 
 PORT = "/sys/class/infiniband/mlx5_3/ports/1"
-RECEIVED = 10_000_000
+RECEIVED, SENT = 10_000_000, 20_000_000
 
 
 def judged(folder, marked=0, **counters):
     machine = others()["roce"]
     machine.programs["ethtool -S eth3"] = statistics(**counters)
-    machine.files |= planted(f"{PORT}/counters", {"port_rcv_packets": RECEIVED})
+    machine.files |= planted(f"{PORT}/counters", {"port_rcv_packets": RECEIVED, "port_xmit_packets": SENT})
     machine.files |= planted(f"{PORT}/hw_counters", {"np_ecn_marked_roce_packets": marked})
     return RoceCongestion().judge(machine.host(folder))
 
@@ -24,7 +24,7 @@ def test_a_storm_of_pauses_is_found(tmp_path):
     assert fault.where == "mlx5_3 port 1"
     assert fault.what == "was paused too long 2 times, until eth3 stopped pausing: packets were lost"
     assert fault.evidence == "ethtool -S eth3: tx_pause_storm_error_events: 2"
-    assert said.healthy == "7 active RoCE ports without storms, losses or many marks"
+    assert said.healthy == "7 active RoCE ports without storms, losses, many pauses or marks"
 
 
 @pytest.mark.parametrize(("discards", "found"), [(820, True), (819, False)])  # 1 % of ten million, at 122 each
@@ -74,6 +74,21 @@ def test_ecn_settings_that_cannot_be_read_are_no_finding(tmp_path):
 
 def test_pauses_alone_are_how_a_lossless_network_works(tmp_path):
     assert not judged(tmp_path, rx_prio3_pause=12_453, tx_prio3_pause=8_921).faults
+
+
+@pytest.mark.parametrize(
+    ("counters", "what", "severity"),
+    [
+        ({"rx_prio3_pause": 199_999}, None, None),
+        ({"rx_prio3_pause": 200_000}, "was told to pause 200,000 times, 1.0% of the packets that it sent", "note"),
+        ({"rx_prio3_pause": 2_000_000}, "was told to pause 2,000,000 times, 10.0% of the packets", "warning"),
+        ({"tx_prio5_pause": 1_000_000}, "told the other end to pause 1,000,000 times, 10.0% of the", "warning"),
+    ],
+)
+def test_many_pauses_for_the_packets_that_they_stop_are_found(tmp_path, counters, what, severity):
+    faults = judged(tmp_path, **counters).faults
+    assert [fault.severity for fault in faults] == ([severity] if what else [])
+    assert all(fault.what.startswith(what) for fault in faults)
 
 
 def test_without_ethtool_or_with_one_that_hangs_it_is_not_judged(tmp_path):

@@ -14,6 +14,17 @@ def test_it_is_found_with_its_place_and_time(tmp_path):
     assert fault.evidence == f"/dev/kmsg: {LINE[:200]}"
 
 
+def test_a_server_that_did_not_respond_once_is_a_note_and_twice_a_warning(tmp_path):
+    line = "CIFS: VFS: \\\\store1 has not responded in 180 seconds. Reconnecting..."
+    (once,) = StorageErrors().judge(logging(line).host(tmp_path / "once")).faults
+    assert (once.severity, once.what.partition(", once")[0]) == (
+        "note",
+        "did not respond, and the kernel connected to it anew",
+    )
+    (twice,) = StorageErrors().judge(logging(line, line).host(tmp_path / "twice")).faults
+    assert twice.severity is None
+
+
 def test_a_log_without_it_is_in_order_and_one_that_cannot_be_read_is_not_judged(tmp_path):
     said = StorageErrors().judge(healthy().host(tmp_path))
     assert said.healthy.endswith("in 10 lines of the kernel's log since 2026-03-02 14:00:00 UTC")

@@ -1,7 +1,9 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -176,6 +178,24 @@ def test_ranks_without_a_matrix_are_not_judged_and_one_rank_has_no_link() -> Non
     assert answered([]).not_judged[0].what == "links"
     alone = reading(cases=[case("links", 1)])
     assert SlowLink().answer(alone).state == "nothing to judge"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "device", "state"),
+    [
+        ({"n1": {"gpus": [], "pcie": []}}, "cpu", "nothing to judge"),
+        ({"n1": {"gpus": [{"name": "NVIDIA H100"}], "pcie": []}}, "cpu", "not judged"),
+        ({"n1": {"gpus": [], "pcie": [{"kind": "display", "id": "10de:2330"}]}}, "cpu", "not judged"),
+        ({"n1": {"gpus": [], "pcie": []}}, "cuda", "not judged"),
+        ({"n1": {"gpus": []}, "n2": {"gpus": []}}, "cpu", "not judged"),
+    ],
+)
+def test_one_host_without_gpus_has_no_link_to_judge(hosts: Any, device: Any, state: str) -> None:
+    seen = reading(cases=[case("matmul")])
+    plan = replace(seen.plan, cluster=replace(seen.plan.cluster, device=device))
+    answer = SlowLink().answer(replace(seen, plan=plan, environment={"hosts": hosts}))
+    assert answer.state == state
+    assert bool(answer.not_applicable) == (state == "nothing to judge")
 
 
 def noisy(count: int, seed: int, noise: float, is_host: bool) -> list[Row]:

@@ -98,6 +98,12 @@ def test_sockets_beside_rdma_are_named() -> None:
     )
 
 
+def test_sockets_of_which_the_receiving_ends_alone_are_logged_are_named() -> None:
+    (finding,) = findings([[message for message in own if "[send]" not in message] for own in SOCKETS])
+    assert finding.what == "hosts are joined by sockets, although there is RDMA (mlx5_0, mlx5_1)"
+    assert finding.evidence == "2 of 2 connections between hosts"
+
+
 def test_sockets_where_the_host_says_that_a_port_is_active_are_named() -> None:
     without_cards = [[message for message in own if message != CARDS] for own in SOCKETS]
     assert findings(without_cards) == []

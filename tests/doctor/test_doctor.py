@@ -10,7 +10,7 @@ import pytest
 
 from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.doctor import examine
-from clusterbench.doctor.accept import accepting, read_accepted
+from clusterbench.doctor.accept import accepting, read_accepted, without_effect
 from clusterbench.doctor.catalogue import entries
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.text import text, verdict
@@ -136,6 +136,28 @@ def test_a_place_may_be_named_as_it_is_printed(sick, tmp_path):
 )
 def test_what_an_entry_does_not_name_still_counts(sick, tmp_path, words, today):
     assert accepting(sick, accepted(tmp_path, words), today).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "today", "said"),
+    [
+        (ENTRY, date(2026, 12, 31), []),
+        (ENTRY, date(2027, 1, 1), ["'port_state' on n2 was accepted until 2026-12-31: 1 finding of it here."]),
+        (
+            ENTRY.replace("n2", "n1"),
+            date(2026, 12, 31),
+            ["'port_state' on n1 at mlx5_3 port 1 accepts nothing: no finding of it here."],
+        ),
+        (
+            ENTRY.replace("n2", "n1"),
+            date(2027, 1, 1),
+            ["'port_state' on n1 was accepted until 2026-12-31: no finding of it here."],
+        ),
+    ],
+)
+def test_an_entry_that_accepts_nothing_is_told(sick, tmp_path, words, today, said):
+    found = without_effect(sick, accepted(tmp_path, words), today)
+    assert [sentence.partition(":1: ")[2] for sentence in found] == said
 
 
 def test_a_finding_of_two_hosts_is_accepted_on_one_of_them(tmp_path):

@@ -37,6 +37,13 @@ def test_what_a_run_found_fails_a_case(measured):
     assert 'clusterbench_findings{check="slow_link",severity="error",host="n1"} 1' in as_openmetrics(measured)
 
 
+def test_what_does_not_apply_to_a_run_is_said_with_why(tmp_path):
+    answers = {"slow_link": Answer(not_applicable="one host without GPUs")}
+    examination = examine(["n1"], judge([healthy().host(tmp_path)]), answers)
+    assert examination.not_applicable["slow_link"] == "one host without GPUs"
+    assert "slow_link" not in {part.name for part in (*examination.not_judged, *examination.healthy)}
+
+
 def test_what_a_run_did_not_judge_is_skipped_and_what_it_did_passes(measured):
     assert ("slow_pcie", "no host in particular") in cases(measured, "skipped")
     assert ("straggler", "no host in particular") in cases(measured, None)
@@ -67,6 +74,18 @@ def test_a_finding_of_another_severity_than_its_checks_is_counted_under_its_own(
     machine.files["/sys/class/infiniband/mlx5_3/ports/1/counters/link_downed"] = "3\n"  # few: a note
     lines = as_openmetrics(examine(["n1"], judge([machine.host(tmp_path)]))).splitlines()
     assert 'clusterbench_findings{check="link_errors",severity="warning",host="n1"} 0' in lines
+
+
+def test_a_diagnosis_is_counted_under_the_severity_of_its_row_in_the_list(tmp_path):
+    """As ``unstable``: to the doctor a note, since figures that are not steady say nothing against a machine."""
+    answers = {
+        "unstable": Answer(findings=(Finding("matmul", "iterations differ too much", "warning"),)),
+        "slow_disk": Answer(healthy=("disks are alike",)),
+    }
+    lines = as_openmetrics(examine(["n1"], judge([healthy().host(tmp_path)]), answers)).splitlines()
+    of_runs = [line for line in lines if 'check="unstable"' in line or 'check="slow_disk"' in line]
+    assert not [line for line in of_runs if 'severity="error"' in line]
+    assert 'clusterbench_findings{check="slow_disk",severity="warning",host=""} 0' in of_runs
 
 
 def test_what_xml_forbids_is_replaced(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.doctor.logs import examine_logs
+from clusterbench.errors import SuiteError
 from tests.tools.test_nccl_log import WHOLE
 
 WATCHDOG = (
@@ -56,6 +58,8 @@ def test_older_versions_name_no_number(examined):
         ("[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered", "uncorrectable_ecc", "error"),
         ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "cuda_failure", "error"),
         ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink", "cuda_failure", "error"),
+        ("RuntimeError: CUDA error: system not yet initialized", "fabric_state", "error"),
+        ("Error 802: system not yet initialized (Triggered internally)", "fabric_state", "error"),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_failure", "warning"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda_failure", "note"),
         ("ncclRemoteError: A call failed possibly due to a network error", "peer_gone", "warning"),
@@ -86,6 +90,88 @@ def test_that_the_watchdog_ended_a_job_is_found_where_the_reason_is_left_out(exa
     (found,) = examined(f"{said}\n")[0].found
     assert (found.name, found.severity, found.what[:24]) == ("collective_timeout", "error", "PyTorch's watchdog ended")
     assert [each.what[:9] for each in examined(TIMEOUTS + said + "\n")[0].found] == ["ALLREDUCE"]
+
+
+DIST = """\
+[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled error, NCCL version 2.26.2
+[rank0]: {kind}: A call failed
+[rank0]: Last error:
+[rank0]: {last}
+"""
+SHM = "Error while creating shared memory segment /dev/shm/nccl-abcdef (size 9637888), error: No space left (28)"
+RETRY = "NET/IB: Got completion from peer 192.0.2.2<4> with status=IBV_WC_RETRY_EXC_ERR(12) vendor_err=129 hca mlx5_3"
+CUDA_802 = "Cuda failure 802 'system not yet initialized'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "name"),
+    [
+        ("ncclSystemError", SHM, "shared_memory_full"),
+        ("ncclRemoteError", RETRY, "transfer_given_up"),
+        ("ncclUnhandledCudaError", CUDA_802, "fabric_state"),
+    ],
+)
+def test_the_last_error_of_nccl_is_judged_by_its_own_rules_instead_of_its_kind(examined, kind, last, name):
+    """Of each rank apart, since the lines of several alternate."""
+    both = [DIST.format(kind=kind, last=last), DIST.format(kind=kind, last=last).replace("rank0", "rank1")]
+    alternating = "".join(f"{a}\n{b}\n" for a, b in zip(*(text.splitlines() for text in both), strict=True))
+    for said in (both[0], alternating):
+        (found,) = examined(said)[0].found
+        assert (found.name, found.severity, found.evidence.partition(": ")[2]) == (name, "error", last)
+
+
+def test_a_last_error_that_no_rule_knows_leaves_its_kind(examined):
+    said = DIST.format(kind="ncclInternalError", last="something that is new")
+    assert [found.what for found in examined(said)[0].found] == ["a call of NCCL failed: ncclInternalError"]
+
+
+def test_a_last_error_of_which_nccl_warned_is_said_once(examined):
+    said = WHOLE + f"node-a:700:711 [0] misc/shmutils.cc:72 NCCL WARN {SHM}\n"
+    (found,) = examined(said + DIST.format(kind="ncclSystemError", last=SHM))[0].found
+    assert found.hosts == ("node-a",)
+
+
+EXITED = (
+    "E0620 10:11:12.123000 140 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -{signal}) "
+    "local_rank: 3 (pid: 1234) of binary: /usr/bin/python3\n"
+)
+SUMMARY = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-06-20_10:11:12
+  host      : n17
+  rank      : 11 (local_rank: 3)
+  exitcode  : -9 (pid: 1234)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 1234
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "host", "where"),
+    [
+        (EXITED.format(signal=9), "said.txt", "local rank 3"),
+        (SUMMARY, "n17", "rank 11"),
+        (EXITED.format(signal=9) + SUMMARY, "n17", "rank 11"),
+        (SUMMARY + EXITED.format(signal=9), "n17", "rank 11"),
+    ],
+)
+def test_a_rank_that_was_killed_is_named_once_with_its_host(examined, said, host, where):
+    """What torchrun logs, and its summary below it."""
+    examination, _ = examined(said)
+    (found,) = examination.found
+    assert (found.hosts, examination.hosts, found.where, found.what) == ((host,), (host,), where, "was killed: SIGKILL")
+
+
+def test_ranks_that_were_killed_alike_are_one_finding(examined):
+    (found,) = examined(SUMMARY + SUMMARY.replace("1234", "1235").replace(": 11", ": 12"))[0].found
+    assert (found.where, found.what) == ("rank 11, rank 12", "2 ranks were killed: SIGKILL")
+
+
+def test_a_rank_that_torchrun_ended_itself_is_no_finding(tmp_path):
+    (tmp_path / "said.txt").write_text(EXITED.format(signal=15))
+    with pytest.raises(SuiteError, match="nothing in it is known"):
+        examine_logs([tmp_path / "said.txt"])
 
 
 def test_what_a_healthy_job_says_is_silent(examined):

@@ -295,7 +295,7 @@ def test_hosts_that_answered_and_cannot_be_joined_are_left_out_and_the_others_ar
 
     monkeypatch.setattr(verb, "reach", lambda hosts: over_ssh.Reached(("a", "b", "c"), {"down": "no route"}))
     monkeypatch.setattr(verb, "start_on", start_on)
-    assert verb._over_ssh(Asked("quick"), ["a", "b", "c", "down"]) == 1
+    assert verb._over_ssh(Asked("quick"), ["a", "b", "c", "down"], lambda examination: 0) == 1
     down, first, third = "down=ssh down: no route", "a=ssh a: exit code 9", "c=ssh c: no such file"
     assert asked == [
         (("a", "b", "c"), [down]),
@@ -324,10 +324,13 @@ def test_a_host_that_is_left_out_is_not_tried(ssh):
     assert "leaves none of the hosts" in doctor("--quick", "--hosts", "down", "--exclude", "down").stderr
 
 
-def test_where_no_host_is_reached_the_reasons_are_the_error(ssh):
-    done = doctor("--quick", "--hosts", "down")
-    assert done.returncode == 1
-    assert "none of the hosts of --hosts can be reached by ssh: down: " in done.stderr
+def test_where_no_host_is_reached_that_is_found_and_written_as_where_some_are(ssh, tmp_path):
+    done = doctor("--quick", "--hosts", "down", "--json", str(tmp_path / "said.json"))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("SUSPECT: 1 error on 1 of 1 host")
+    assert "evidence  ssh down: ssh: connect to host down port 22: No route to host" in done.stdout
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert [(found["name"], found["hosts"]) for found in said["found"]] == [("not_reached", ["down"])]
 
 
 def test_the_secret_stands_in_no_command_line():

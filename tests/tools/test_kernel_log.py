@@ -109,6 +109,7 @@ SAID = {
     "XFS (nvme0n1): log I/O error -5": "storage",
     "XFS (nvme0n1): Log I/O Error (0x2) detected at xlog_ioend_work. Shutting down filesystem.": "storage",
     "XFS (nvme0n1): Metadata corruption detected at xfs_agi_verify": "storage",
+    "I/O error, dev srv0, sector 0 op 0x0:(READ)": "storage",
     "critical medium error, dev nvme1n1, sector 1234 op 0x0:(READ) flags 0x0": "storage",
     "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10": "storage",
     "nfs: server 192.0.2.16 not responding, timed out": "storage",
@@ -141,6 +142,10 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 
 LOOKS_LIKE = [
+    "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+    "Buffer I/O error on dev sr0, logical block 0, async page read",
+    "critical target error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+    "I/O error, dev loop3, sector 0",
     "amdgpu 0000:c1:00.0: amdgpu: 0 uncorrectable hardware errors detected in total in umc block",
     "amdgpu 0000:c1:00.0: amdgpu: 4 correctable hardware errors detected in total in umc block",
     "amdgpu 0000:c1:00.0: amdgpu: GPU reset succeeded, trying to resume",

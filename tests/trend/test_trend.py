@@ -118,10 +118,13 @@ def test_five_runs_are_too_few_to_call_anything_steady(tmp_path: Path) -> None:
     assert "1 too few runs" in command(*series(tmp_path, [0.010] * 5)).output
 
 
-def test_four_runs_are_refused(tmp_path: Path) -> None:
-    ended = command(*series(tmp_path, [0.010] * 4))
+@pytest.mark.parametrize(
+    ("number", "words"), [(4, "of 4 runs here at most 4 have"), (1, "of 1 run here at most 1 has")]
+)
+def test_fewer_than_five_runs_are_refused(tmp_path: Path, number: int, words: str) -> None:
+    ended = command(*series(tmp_path, [0.010] * number))
     assert ended.exit_code == 2
-    assert "no main figure of a case is in 5 of these 4 runs (at most in 4)" in ended.output
+    assert f"a trend takes 5 runs that have a main figure of one case, and {words} one." in ended.output
 
 
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:

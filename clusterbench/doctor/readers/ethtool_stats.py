@@ -1,9 +1,10 @@
-"""``ethtool -S``: packets that arrived damaged, links that were lost, and packets that found no buffer."""
+"""``ethtool -S``: packets that arrived damaged or found no buffer, links that were lost, and pauses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterbench.checks._pauses import Pauses, pauses
 from clusterbench.checks._retransmission import share_lost
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
@@ -28,6 +29,8 @@ _DAMAGED = (
 """Of the wire: cable, transceiver, fibre. Sums that IP and TCP check are none of them."""
 _LOST = ("link_down_events_phy", "link_down_events")
 _NO_BUFFER = ("rx_discards_phy", "rx_missed_errors", "rx_missed_errors.nic", "rx_discards", "rx_stat_discard")
+_OF_KERNEL = "rx_out_of_buffer"
+"""Of queues of the kernel's network alone, whose packets ``rx_packets`` counts: RDMA has its own buffers."""
 _MODULE = ("module_bus_stuck", "module_high_temp", "module_bad_shorted")
 _STORM = "tx_pause_storm_error_events"
 _ALLOWANCE = "_allowance_exceeded"
@@ -60,6 +63,12 @@ class EthtoolStatistics(HostText):
         found = tuple(each for interface in interfaces for each in _found(interface, name))
         healthy, unknown = [], []
         for interface in interfaces:
+            unknown += [
+                NotJudged(_NAME, (name,), why, "ethtool -S, whole")
+                for told in pauses(interface.counters)
+                if _stopped(interface, told) is None
+                for why in [f"{told.counter} counts {told.count:,} pauses, and nothing says of how many packets"]
+            ]
             known = [counter for counter in _DAMAGED if counter in interface.counters]
             place = interface.name or "the interface"
             if not known:
@@ -72,6 +81,13 @@ class EthtoolStatistics(HostText):
                 what = f"{place}: {interface.num_received:,} packets received, none damaged"
                 healthy.append(Healthy(_NAME, (name,), what))
         return Said(found=found, healthy=tuple(healthy), not_judged=tuple(unknown), hosts=(name,))
+
+
+def _stopped(interface: Interface, told: Pauses) -> int | None:
+    """Packets of the direction that pauses stop, RDMA's among them; None where the text does not say them."""
+    way = {"rx": "tx", "tx": "rx"}[told.way]
+    counters = (f"{way}_prio{told.priority}_packets", f"{way}_packets_phy")
+    return next((interface.counters[counter] for counter in counters if counter in interface.counters), None)
 
 
 def _found(interface: Interface, name: str) -> Iterator[Found]:
@@ -91,13 +107,20 @@ def _found(interface: Interface, name: str) -> Iterator[Found]:
         if (count := counted[counter]) > 1:  # the first is how it came up
             what = f"its link went down {count:,} times"
             yield make("warning" if count > MOST_LOST else "note", what, counter, _CABLE)
-    for counter in filter(counted.__contains__, _NO_BUFFER):
+    for counter in filter(counted.__contains__, (*_NO_BUFFER, _OF_KERNEL)):
         count = counted[counter]
-        share_of = share_lost(count, received) if counter == _NO_BUFFER[0] else count / received if received else 0.0
+        among = interface.counters.get("rx_packets", received) if counter == _OF_KERNEL else received
+        share_of = share_lost(count, among) if counter == _NO_BUFFER[0] else count / among if among else 0.0
         if share_of >= SOME_WITHOUT_BUFFER:
-            what = f"{count:,} packets found no receive buffer ({counter}), of {received:,}"
+            what = f"{count:,} packets found no receive buffer ({counter}), of {among:,}"
             fix = "of RoCE: lossless priority (PFC) and ECN on hosts and switches; else larger rings (ethtool -G)"
             yield make("warning" if share_of >= MOST_WITHOUT_BUFFER else "note", what, counter, fix)
+    for told in pauses(interface.counters):
+        if said := told.judged(_stopped(interface, told) or 0):
+            fix = (
+                "ECN of one DSCP on hosts and switches; what the port that asks for pauses is too slow in: PCIe, memory"
+            )
+            yield make(*said, told.counter, fix)
     for counter in filter(counted.__contains__, _MODULE):
         what = f"its module reported {counter.removeprefix('module_').replace('_', ' ')} {counted[counter]:,} times"
         yield make("warning", what, counter, "cool, reseat or replace the transceiver")

@@ -47,15 +47,20 @@ class GpuCopyTable(HostText):
                 found.append(_found("weak_pair", name, where, rates[pair], said.usual, "pair", *_OF_PAIRS))
         for best in _with_host(copies).values():
             num_kinds += len(best) > 1
-            usual, weak = weak_gpus({gpu: copy.bytes_per_s for gpu, copy in best.items()})
-            found += [_found("weak_copy", name, f"GPU {gpu}", best[gpu], usual, "GPU", *_OF_HOST) for gpu in weak]
+            slow = weak_gpus({gpu: copy.bytes_per_s for gpu, copy in best.items()})
+            unclear += [slow.unclear] if slow.unclear else []
+            found += [
+                _found("weak_copy", name, f"GPU {gpu}", best[gpu], slow.usual, "GPU", *_OF_HOST) for gpu in slow.gpus
+            ]
         unknown = tuple(NotJudged("weak_pair", (name,), why, "nvidia-smi topo -m") for why in dict.fromkeys(unclear))
         if num_kinds == 0:
             why = "no copy has a peer: one GPU, or a text that ends early"
             return Said(not_judged=(NotJudged("weak_copy", (name,), why, "the whole output of a host"),), hosts=(name,))
         if found or unknown:
             return Said(found=tuple(found), not_judged=unknown, hosts=(name,))
-        what = f"{plural(len(copies), 'copy', 'copies')} of {plural(len(gpus), 'GPU')} at rates alike, of each kind"
+        what = (
+            f"{plural(len(copies), 'copy', 'copies')} of {plural(len(gpus), 'GPU')} alike for every GPU, of each kind"
+        )
         return Said(healthy=(Healthy("weak_pair", (name,), what),), hosts=(name,))
 
 

@@ -72,18 +72,19 @@ class NvbandwidthTables(HostText):
         unlike = [test for test, number in sized.items() if devices and number > devices]
         judged = {test: matrix for test, matrix in matrices.items() if test not in unlike}
         found: list[Found] = []
-        peers = 0
+        peers = num_alike = 0
         for test, matrix in judged.items():
             faults, why, cells = _judged(test, matrix, pieces[test], name)
             found += faults
             unclear += [why] if why else []
             peers += cells
+            num_alike += cells > 0
         if unlike:
             unclear.append(f"{few(unlike)}: more GPUs in the matrix than the {devices} that are listed")
         if not peers and not unclear:
             unclear.append("no cell has a peer: every matrix is of one GPU, or of copies that share the host")
         unknown = tuple(NotJudged("weak_pair", (name,), why, "another host's output") for why in dict.fromkeys(unclear))
-        what = f"{plural(peers, 'cell')} of {plural(len(judged), 'matrix', 'matrices')} alike"
+        what = f"{plural(peers, 'cell')} of {plural(num_alike, 'matrix', 'matrices')} alike for every GPU"
         healthy = (Healthy("weak_pair", (name,), what),) if peers and not found else ()
         return Said(found=tuple(found), healthy=healthy, not_judged=unknown, hosts=(name,))
 
@@ -126,26 +127,27 @@ def _lines_of_json(title: str, rows: Sequence[Sequence[object]]) -> Iterator[str
 
 
 def _judged(test: str, matrix: Matrix, text: str, name: str) -> tuple[list[Found], str, int]:
-    """What is slow in one matrix, what is not clear, and how many cells have peers."""
+    """What is slow in one matrix, what is not clear, and how many cells have peers, where all is clear."""
     # A latency is held against others as what can be done in a second, so that more is better in both.
     rates = {pair: cell if matrix.unit == "B/s" else 1 / cell for pair, cell in matrix.cells.items()}
     if matrix.between_gpus:
         said = weak_pairs(_with_refused(rates))
         worst = sorted(said.pairs, key=lambda pair: rates.get(pair, 0.0))
         shown = worst[:1] if said.gpu is not None else worst
-        return [*_of_pairs(test, matrix, shown, said, text, name)], said.unclear, len(rates)
+        return [*_of_pairs(test, matrix, shown, said, text, name)], said.unclear, 0 if said.unclear else len(rates)
     if not _ONE_BY_ONE.match(test):
         return [], "", 0
-    found = []
+    found, unclear = [], ""
     rows = sorted({row for row, _ in rates})
     for row in rows:
         of_gpu = {column: rate for (at, column), rate in rates.items() if at == row}
-        usual, weak = weak_gpus(of_gpu)
-        for gpu in weak:
-            what = f"{test}: {_words(of_gpu[gpu], matrix)}, the median GPU {_words(usual, matrix)}"
+        said_of_gpus = weak_gpus(of_gpu)
+        unclear = unclear or said_of_gpus.unclear
+        for gpu in said_of_gpus.gpus:
+            what = f"{test}: {_words(of_gpu[gpu], matrix)}, the median GPU {_words(said_of_gpus.usual, matrix)}"
             evidence = f"{name}: {_row(text, row)}"
             found.append(Found("weak_copy", "error", (name,), f"GPU {gpu}", what, evidence, *_OF_HOST))
-    return found, "", len(rates) if len(rates) > len(rows) else 0
+    return found, unclear, len(rates) if len(rates) > len(rows) and not unclear else 0
 
 
 def _of_pairs(

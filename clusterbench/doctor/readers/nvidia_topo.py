@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
@@ -22,7 +23,8 @@ class NvidiaTopoMatrix(HostText):
     """GPUs with fewer NVLinks than most GPUs of the host have.
 
     Where more than a quarter have fewer, the host is built of several kinds, or bridges join only some. Distances over
-    PCIe are how a board was made: none is a fault by itself.
+    PCIe are how a board was made: none is a fault by itself. GPUs that have every network card on another NUMA node are
+    not judged, since a virtual machine's tree is made up.
     """
 
     kind = "nvidia-smi topo -m"
@@ -35,20 +37,33 @@ class NvidiaTopoMatrix(HostText):
             topology = _topology(text)
         except ToolError as error:
             return Said(not_judged=(NotJudged("nvlink_pairs", (name,), str(error), "the whole matrix"),), hosts=(name,))
-        links = {gpu: sum(topology.links(gpu, peer) for peer in topology.gpus) for gpu in topology.gpus}
-        most = max(Counter(links.values()).items(), key=lambda item: (item[1], item[0]))[0]
-        fewer = [gpu for gpu, number in links.items() if number < most]
-        if most and len(fewer) == 0 and len({*links.values()}) == 1 and len(links) > 1:
-            what = f"{plural(len(links), 'GPU')} with equally many NVLinks to the others"
-            return Said(healthy=(Healthy("nvlink_pairs", (name,), what),), hosts=(name,))
-        usual = _usual(topology)
-        if usual and most and len(links) >= _FEWEST and len(fewer) <= max(2, _MINORITY * len(links)) < len(links):
-            return Said(found=tuple(_found(topology, usual, text, name)), hosts=(name,))
-        why = "no NVLink joins these GPUs"
-        if any(links.values()):
-            why = f"GPUs have {few([*links.values()], 8)} NVLinks: they may be of several kinds"
-        takes = "nvidia-smi -q for the products; copies between the GPUs (p2pBandwidthLatencyTest, nvbandwidth)"
-        return Said(not_judged=(NotJudged("nvlink_pairs", (name,), why, takes),), hosts=(name,))
+        said = _of_links(topology, text, name)
+        return replace(said, not_judged=(*said.not_judged, *_far(topology, name)))
+
+
+def _of_links(topology: Topology, text: str, name: str) -> Said:
+    links = {gpu: sum(topology.links(gpu, peer) for peer in topology.gpus) for gpu in topology.gpus}
+    most = max(Counter(links.values()).items(), key=lambda item: (item[1], item[0]))[0]
+    fewer = [gpu for gpu, number in links.items() if number < most]
+    if most and len(fewer) == 0 and len({*links.values()}) == 1 and len(links) > 1:
+        what = f"{plural(len(links), 'GPU')} with equally many NVLinks to the others"
+        return Said(healthy=(Healthy("nvlink_pairs", (name,), what),), hosts=(name,))
+    usual = _usual(topology)
+    if usual and most and len(links) >= _FEWEST and len(fewer) <= max(2, _MINORITY * len(links)) < len(links):
+        return Said(found=tuple(_found(topology, usual, text, name)), hosts=(name,))
+    why = "no NVLink joins these GPUs"
+    if any(links.values()):
+        why = f"GPUs have {few([*links.values()], 8)} NVLinks: they may be of several kinds"
+    takes = "nvidia-smi -q for the products; copies between the GPUs (p2pBandwidthLatencyTest, nvbandwidth)"
+    return Said(not_judged=(NotJudged("nvlink_pairs", (name,), why, takes),), hosts=(name,))
+
+
+def _far(topology: Topology, name: str) -> Iterator[NotJudged]:
+    far = [gpu for gpu in topology.gpus if {topology.paths[gpu][nic] for nic in topology.nics} == {"SYS"}]
+    if far:
+        why = f"{few(far)} {'has' if len(far) == 1 else 'have'} every network card on another NUMA node (SYS)"
+        takes = "clusterbench doctor --quick on the host; in a virtual machine the tree is made up (NCCL_TOPO_FILE)"
+        yield NotJudged("gpu_nic_distance", (name,), why, takes)
 
 
 def _topology(text: str) -> Topology:

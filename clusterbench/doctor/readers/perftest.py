@@ -13,7 +13,7 @@ from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.errors import ToolError
 from clusterbench.tools import perftest
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 _TITLE = re.compile(r"(?m)^\s*((?:RDMA_\w+|Send|Atomic\w*|Raw Ethernet\w*)(?: \w+)? (?:BW|Latency) Test)\s*$")
 _HEADER = re.compile(r"(?m)^\s*#bytes\s+#iterations.*$")
@@ -28,17 +28,21 @@ _NOT_RUN = re.compile(
     r"(?m)^.*(?:IB device \S+ not found|Port number \d+ state is|Unable to|Failed to"
     r"|Couldn't (?:connect|get|find|init|create|allocate|open|listen|read)).*$"
 )
-_FIELD = re.compile(r"(Device|Link type|Mtu|Number of qps)\s*:\s*(\S+)")
+_FIELD = re.compile(r"(Device|Link type|Mtu|Number of qps|PCIe relax order)\s*:\s*(\S+)")
 _SLOW, _FEWEST = 0.8, 3
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One table: what was run, on which device, and its bandwidths by size, in B/s, each with its line."""
+    """One table: what was run, on which device, and its bandwidths by size, in B/s, each with its line.
+
+    ``in_order`` says that PCIe writes were kept in order: relaxed ordering was off.
+    """
 
     kind: tuple[str, ...]
     device: str
     rates: Mapping[int, tuple[float, str]]
+    in_order: bool = False
 
 
 class PerftestTables(HostText):
@@ -86,10 +90,20 @@ class PerftestTables(HostText):
         healthy = Healthy("rdma_transfer", (name,), f"{plural(len(runs), 'table')} without a transfer that failed")
         found_slow, peers = _slow(runs, name)
         if found_slow or peers:
-            return Said(found=tuple(found_slow), healthy=(healthy,), hosts=(name,))
+            return Said(found=tuple(found_slow), healthy=(healthy,), not_judged=_in_order(runs, name), hosts=(name,))
         why = "the table does not say the port's rate, and no other cards are tested in it"
         takes = f"ibstat of this host, or tables of {_FEWEST} cards or more in one file"
         return Said(healthy=(healthy,), not_judged=(NotJudged("rdma_rate", (name,), why, takes),), hosts=(name,))
+
+
+def _in_order(runs: Sequence[_Run], name: str) -> tuple[NotJudged, ...]:
+    """Cards that are alike may all be slow: without relaxed ordering many hosts reach half of a card's rate."""
+    cards = dict.fromkeys(run.device for run in runs if run.in_order)
+    if not cards:
+        return ()
+    why = f"{few(cards)} ran without PCIe relaxed ordering (OFF), which halves the rate on many hosts"
+    takes = "the test without --disable_pcie_relaxed; of the host: lspci -vvv | grep RlxdOrd"
+    return (NotJudged("rdma_rate", (name,), why, takes),)
 
 
 def _of_json(text: str) -> _Run:
@@ -120,7 +134,7 @@ def _runs(text: str) -> Iterator[_Run]:
             for row in parsed
             if isinstance(row, perftest.Bandwidth)
         }
-        yield _Run(kind, fields.get("Device", ""), rates)
+        yield _Run(kind, fields.get("Device", ""), rates, fields.get("PCIe relax order") == "OFF")
 
 
 def _slow(runs: Sequence[_Run], name: str) -> tuple[list[Found], bool]:

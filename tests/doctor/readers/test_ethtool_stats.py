@@ -85,6 +85,31 @@ def test_what_else_mlx5_counts(examined, counts, severity, what):
     assert (found.severity, found.what) == (severity, what)
 
 
+def test_packets_that_the_kernel_had_no_buffer_for_are_a_share_of_those_that_it_received(examined):
+    said = mlx5().replace("     rx_csum_none", "     rx_out_of_buffer: 9000000\n     rx_csum_none")
+    (found,) = examined(said)[0].found
+    assert found.severity == "warning"
+    assert found.what == "9,000,000 packets found no receive buffer (rx_out_of_buffer), of 845,320,277"
+    assert examined(said.replace("9000000", "9000"))[0].word == "HEALTHY"
+
+
+@pytest.mark.parametrize(
+    ("pauses", "severity"), [(8_900_000, None), (8_970_000, "note"), (89_000_000, "note"), (89_700_000, "warning")]
+)
+def test_pauses_are_held_against_the_packets_that_they_stop(examined, pauses, severity):
+    examination, _ = examined(mlx5().replace("rx_prio0_pause: 0", f"rx_prio0_pause: {pauses}"))
+    assert [found.severity for found in examination.found] == ([severity] if severity else [])
+    assert all(found.what.startswith(f"was told to pause {pauses:,} times, ") for found in examination.found)
+    assert examination.word == ("SUSPECT" if severity == "warning" else "HEALTHY")
+
+
+def test_pauses_of_a_text_that_does_not_count_what_rdma_sent_are_not_judged(examined):
+    """``tx_packets`` counts those of the kernel alone."""
+    said = mlx5().replace("rx_prio0_pause: 0", "rx_prio3_pause: 98765432")
+    (unknown,) = examined(said)[0].not_judged
+    assert unknown.why == "rx_prio3_pause counts 98,765,432 pauses, and nothing says of how many packets"
+
+
 def test_queues_are_summed_and_many_packets_without_a_buffer_are_found(examined):
     # Counters of bnx2x, isc-projects/ethq, issue 6; the discards are ours.
     text = (

@@ -69,6 +69,16 @@ def test_a_gpu_that_copies_half_of_its_peers_from_the_host_is_found(examined):
     assert found.what == "host_to_device_memcpy_ce: 27.4 GB/s, the median GPU 55.2 GB/s"
 
 
+def test_cells_that_differ_are_not_called_alike_and_those_of_other_matrices_are(examined):
+    rows = [["55.20", "55.20", "41.00", "55.20"]]
+    examination, _ = examined(matrix("host_to_device_memcpy_ce", rows, HOST) + pairs())
+    assert (examination.word, [part.why for part in examination.not_judged]) == (
+        "NOT JUDGED",
+        ["GPU 2 reaches 74 % of the median GPU: another socket and a slower link look the same"],
+    )
+    assert [healthy.what for healthy in examination.healthy] == ["12 cells of 1 matrix alike for every GPU"]
+
+
 def test_gpus_that_copy_all_at_once_share_the_host_and_are_not_held_against_each_other(examined):
     cells = [["30.13", "41.15", "20.38", "38.47", "35.57", "31.79", "23.19", "32.49"]]
     title = "memcpy SM CPU(row) <- GPU(column) bandwidth (GB/s)"

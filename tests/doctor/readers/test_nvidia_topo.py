@@ -53,6 +53,23 @@ def test_gpus_without_links_or_of_several_kinds_are_not_judged(examined, text):
     assert (examination.found, examination.word) == ((), "NOT JUDGED")
 
 
+@pytest.mark.parametrize(
+    ("distance", "why"),
+    [
+        ("SYS", "GPU4, GPU5, GPU6, GPU7 have every network card on another NUMA node (SYS)"),
+        ("NODE", None),
+    ],
+)
+def test_gpus_whose_cards_are_all_on_another_node_are_not_in_order(examined, distance, why):
+    """A matrix with one card, which is near the first four GPUs."""
+    lines = matrix().replace("\tCPU Aff", "\tmlx5_0\tCPU Aff").splitlines()
+    near = ["PIX"] * 4 + [distance] * 4
+    rows = [line.replace("\t0-51", f"\t{path}\t0-51") for line, path in zip(lines[1:], near, strict=True)]
+    examination, _ = examined("\n".join([lines[0], *rows, "\t".join(["mlx5_0", *near, " X "])]) + "\n")
+    assert [part.why for part in examination.not_judged] == ([why] if why else [])
+    assert [healthy.name for healthy in examination.healthy] == ["nvlink_pairs"]
+
+
 def test_bridges_that_join_every_gpu_with_one_other_are_in_order(examined):
     assert examined(matrix(4, usual="SYS", _01="NV12", _23="NV12"))[0].word == "HEALTHY"
 

@@ -31,6 +31,14 @@ def test_a_card_that_is_far_slower_than_the_others_is_found(examined):
     assert examined(cards(mlx5_0=46000, mlx5_1=46100, mlx5_2=45000))[0].word == "HEALTHY"
 
 
+def test_cards_that_are_alike_without_relaxed_ordering_are_not_judged(examined):
+    off = cards(mlx5_0=23000, mlx5_1=23100, mlx5_2=23000).replace(" Mtu ", " PCIe relax order: OFF\n Mtu ")
+    examination, _ = examined(off)
+    assert (examination.found, examination.word) == ((), "NOT JUDGED")
+    assert examination.not_judged[0].why.startswith("mlx5_0, mlx5_1, mlx5_2 ran without PCIe relaxed ordering (OFF)")
+    assert examined(off.replace("OFF\n Mtu", "ON\n Mtu"))[0].word == "HEALTHY"
+
+
 @pytest.mark.parametrize(
     "text", [printed.PERFTEST_BANDWIDTH, printed.PERFTEST_GIGABITS, printed.PERFTEST_LATENCY, FOR_A_TIME]
 )
