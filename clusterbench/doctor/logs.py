@@ -72,7 +72,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     SuiteError
         If one cannot be read, or holds nothing that is known.
     """
-    said: list[tuple[Path, str, Said]] = []
+    said: list[tuple[File, str, Said]] = []
     taken: list[str] = []
     kind_of: dict[str, str] = {}
     files = [File.of(path.name, _text(path)) for path in paths]
@@ -85,14 +85,14 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
             except ToolError as error:
                 refused[reader.kind] = str(error)
                 continue
-            said += [(path, *each) for each in of_hosts]
+            said += [(file, *each) for each in of_hosts]
             kind_of |= {host: reader.kind for host, _ in of_hosts}
             kinds += [reader.kind] if of_hosts else []
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
         takes = "the whole output, in a file of its own"
         parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
-        said += [(path, file.name, Said(not_judged=parts))] if parts else []
+        said += [(file, file.name, Said(not_judged=parts))] if parts else []
         if not kinds and not any(line.text.strip() for line in file.lines):
             raise SuiteError(f"{path} is empty, so there is nothing to judge.")
         if not kinds:
@@ -103,7 +103,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
         taken.append(f"{path}: {' and '.join(kinds)}")
-    examination = _cited(_together(said), files)
+    examination = _together(said)
     return replace(examination, not_judged=(*examination.not_judged, *_silent(examination, kind_of))), taken
 
 
@@ -127,28 +127,36 @@ def _text(path: Path) -> str:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _together(said: Sequence[tuple[Path, str, Said]]) -> Examination:
-    """What files say of hosts; where one says the same of a host again, each is judged, under the host's one name."""
+def _together(said: Sequence[tuple[File, str, Said]]) -> Examination:
+    """What files say of hosts, each finding with the line of its own file that says it.
+
+    Where one says the same of a host again, each is judged, under the host's one name.
+    """
     hosts: dict[str, dict[str, Any]] = {}
-    asked: dict[str, list[str]] = defaultdict(list)
-    first: dict[tuple[Path, str], str] = {}
+    asked: dict[str, dict[str, list[File]]] = defaultdict(lambda: defaultdict(list))
+    first: dict[tuple[File, str], str] = {}
     called: dict[str, str] = {}
-    for path, host, each in said:
+    for file, host, each in said:
         name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
-        called[name] = first.setdefault((path, host), name)
+        called[name] = first.setdefault((file, host), name)
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
-            asked[check].append(name)
+            asked[check][name].append(file)
     judged = {}
-    for check, names in asked.items():
+    for check, files in asked.items():
         kind = checks()[check]
+        names = [*files]
         if check in _OF_SEVERAL:  # the first word on each host: programs name one thing differently
             names = [*{called[name]: name for name in reversed(names)}.values()][::-1]
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*_of(examination.found, called), *(found for *_, each in said for found in each.found))
+    by_checks = zip(examination.found, _of(examination.found, called), strict=True)
+    found = (
+        *(_with_line(named, asked[each.name][each.hosts[0]]) for each, named in by_checks),
+        *(_with_line(found, [file]) for file, _, each in said for found in each.found),
+    )
     named = [*map(called.__getitem__, hosts), *(host for *_, each in said for host in each.hosts)]
     return replace(
         examination,
@@ -173,26 +181,24 @@ def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]
     return next(name for name in names if not {*facts} & {*hosts.get(name, ())})
 
 
-def _cited(examination: Examination, files: Sequence[File]) -> Examination:
-    """With the file and the line that say it in each evidence."""
-    return replace(examination, found=tuple(_with_line(found, files) for found in examination.found))
-
-
 def _with_line(found: Found, files: Sequence[File]) -> Found:
-    """Checks quote the host's file; here a program's output stands for it."""
+    """With the file and the line that say it: one of those it was read from, and of the host's lines there.
+
+    Checks quote the host's file; here a program's output stands for it.
+    """
     names = [*found.hosts, *(file.name for file in files)]
     quoted = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
     of_host = quoted is None and found.evidence.startswith(("/", "NVML "))
     words = found.evidence if quoted is None else quoted
     between = ", in the words of " if of_host else ": "
     for file in files:
-        lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
-        quote = words[:_MOST_QUOTED]
-        number = None if of_host else _line_with(quote, lines) or _line_with(quote, file.lines)
-        if number is None and (quoted is not None or of_host):
-            number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
-        if number is not None:
-            return replace(found, evidence=f"{file.name}:{number}{between}{words}")
+        own = [line for host in found.hosts for line in file.by_host.get(host, ())]
+        for lines in (own,) if own and file.name not in found.hosts else (own, file.lines):
+            number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
+            if number is None and (quoted is not None or of_host):
+                number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
+            if number is not None:
+                return replace(found, evidence=f"{file.name}:{number}{between}{words}")
     return replace(found, evidence=f"{found.hosts[0]}{between}{words}") if of_host else found
 
 

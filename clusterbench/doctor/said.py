@@ -29,7 +29,7 @@ class Said:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class File:
     """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
 

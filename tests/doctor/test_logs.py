@@ -950,3 +950,31 @@ def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
     assert kind == "nvidia-smi"
     assert {(found.name, found.severity) for found in examination.found} == expected
     assert examination.word == ("SUSPECT" if expected else "NOT JUDGED")
+
+
+def test_evidence_is_of_the_file_that_says_it_and_never_of_one_in_order(tmp_path):
+    """Lines alike stand in both: the name of a port, of a GPU, of a link."""
+    said = {
+        "ibstat": (
+            IBSTAT.format(state="Active", physical="LinkUp"),
+            IBSTAT.format(state="Down", physical="Polling"),
+            ":1, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: 1: DOWN; phys_state: 2: Polling",
+        ),
+        "nvidia-smi -q": (
+            SMI,
+            SMI.replace("Current                   : 16x", "Current                   : 8x"),
+            ":7, in the words of NVML PCIe link width: x8; most x16",
+        ),
+        "nvidia-smi nvlink -s": (
+            NVLINK.format(name="H100", first="26.562 GB/s", second="26.562 GB/s"),
+            NVLINK.format(name="H100", first="26.562 GB/s", second="13.281 GB/s"),
+            ":4: Link 0: 13.281 GB/s",
+        ),
+    }
+    for kind, (well, ill, evidence) in said.items():
+        (tmp_path / "well.txt").write_text(well)
+        (tmp_path / "ill.txt").write_text(ill)
+        for files in (["well.txt", "ill.txt"], ["ill.txt", "well.txt"]):
+            examination, _ = examine_logs([tmp_path / file for file in files])
+            found = next(each for each in examination.found if each.severity == "error")
+            assert (kind, found.hosts, found.evidence) == (kind, ("ill.txt",), f"ill.txt{evidence}")
