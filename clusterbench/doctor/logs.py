@@ -19,6 +19,7 @@ from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
+from clusterbench.doctor.files import hosts_by_folder, text_of
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart
@@ -59,7 +60,6 @@ from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import few, plural
 
-_MOST_BYTES = 512 * 2**20
 _MOST_QUOTED = 120
 _MOST_OF_A_PLACE = 400
 
@@ -75,7 +75,10 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     said: list[tuple[File, str, Said]] = []
     taken: list[str] = []
     kind_of: dict[str, str] = {}
-    files = [File.of(path.name, _text(path)) for path in paths]
+    hosts = hosts_by_folder(paths)
+    files = [
+        File.of(str(path) if host else path.name, text_of(path), host) for path, host in zip(paths, hosts, strict=True)
+    ]
     for path, file in zip(paths, files, strict=True):
         kinds: list[str] = []
         refused: dict[str, str] = {}
@@ -91,8 +94,8 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
         takes = "the whole output, in a file of its own"
-        parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
-        said += [(file, file.name, Said(not_judged=parts))] if parts else []
+        parts = tuple(NotJudged(kind, (file.host,), why, takes) for kind, why in refused.items())
+        said += [(file, file.host, Said(not_judged=parts))] if parts else []
         if not kinds and not any(line.text.strip() for line in file.lines):
             raise SuiteError(f"{path} is empty, so there is nothing to judge.")
         if not kinds:
@@ -119,26 +122,17 @@ def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[No
             yield NotJudged(kind_of[host], (host,), why, "the whole output")
 
 
-def _text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
-
-
 def _together(said: Sequence[tuple[File, str, Said]]) -> Examination:
     """What files say of hosts, each finding with the line of its own file that says it.
 
-    Where one says the same of a host again, each is judged, under the host's one name.
+    Where the same is said of a host again, each is judged, under the host's one name.
     """
     hosts: dict[str, dict[str, Any]] = {}
     asked: dict[str, dict[str, list[File]]] = defaultdict(lambda: defaultdict(list))
-    first: dict[tuple[File, str], str] = {}
     called: dict[str, str] = {}
     for file, host, each in said:
         name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
-        called[name] = first.setdefault((file, host), name)
+        called[name] = host
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
@@ -176,7 +170,7 @@ def _of(parts: Sequence[_Part], called: Mapping[str, str]) -> list[_Part]:
 
 
 def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
-    """A name under which nothing of the same kind is told yet: two files may be called alike."""
+    """A name under which nothing of the same kind is told yet."""
     names = chain([host], (f"{host} ({number})" for number in count(2)))
     return next(name for name in names if not {*facts} & {*hosts.get(name, ())})
 
@@ -193,7 +187,7 @@ def _with_line(found: Found, files: Sequence[File]) -> Found:
     between = ", in the words of " if of_host else ": "
     for file in files:
         own = [line for host in found.hosts for line in file.by_host.get(host, ())]
-        for lines in (own,) if own and file.name not in found.hosts else (own, file.lines):
+        for lines in (own,) if own and file.host not in found.hosts else (own, file.lines):
             number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
             if number is None and (quoted is not None or of_host):
                 number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
@@ -255,9 +249,9 @@ def _nccl(file: File) -> list[tuple[str, Said]]:
     if "NCCL INFO" not in text and "NCCL WARN" not in text:
         return []
     said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
-    hosts = said.hosts or (file.name,)
+    hosts = said.hosts or (file.host,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
-    return [(file.name, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
+    return [(file.host, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
 
 
 def _fabric(text: str, name: str) -> Said:

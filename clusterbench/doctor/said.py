@@ -31,15 +31,19 @@ class Said:
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
+    """A file with its lines, in whole and by whose they are: a host, or ``host`` where nothing says it.
+
+    ``host`` is the name of the file, or of its folder where each host has one.
+    """
 
     name: str
+    host: str
     text: str
     lines: Sequence[PlainLine]
 
     @classmethod
-    def of(cls, name: str, text: str) -> Self:
-        return cls(name, text, unwrapped(text))
+    def of(cls, name: str, text: str, host: str = "") -> Self:
+        return cls(name, host or name, text, unwrapped(text))
 
     @cached_property
     def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
@@ -58,8 +62,8 @@ class File:
     def named(self, origin: str, others: Collection[str]) -> str:
         """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
         if " " in origin:
-            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
-        return origin or self.name
+            return f"{self.host} {origin}" if len({*others} - {""}) > 1 else self.host
+        return origin or self.host
 
 
 @dataclass(frozen=True)

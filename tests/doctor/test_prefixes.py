@@ -190,10 +190,23 @@ def test_a_kernel_log_of_several_hosts_is_judged_host_by_host(tmp_path, ahead, t
     assert (first.evidence, second.evidence) == (f"dmesg.txt:1: {XID}", f"dmesg.txt:2: {XID}")
 
 
-def test_two_files_of_one_name_are_two_hosts(tmp_path):
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "dmesg.txt").write_text(said.XID)
-    examination, _ = examine_logs([tmp_path / folder / "dmesg.txt" for folder in "ab"])
-    assert examination.hosts == ("dmesg.txt", "dmesg.txt (2)")
-    assert [found.hosts for found in examination.found] == [("dmesg.txt", "dmesg.txt (2)")]
+def test_a_folder_is_a_host_where_files_of_several_have_one_name(tmp_path):
+    """``cb0*/ibstat.txt cb0*/dmesg.txt``: what is said of a host is said of it in all of its files."""
+    files = [tmp_path / host / "logs" / name for name in ("ibstat.txt", "dmesg.txt") for host in ("cb01", "cb02")]
+    texts = {"ibstat.txt": said.IBSTAT.format(state="Active", physical="LinkUp"), "dmesg.txt": said.XID}
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(texts[file.name] if "cb02" in file.parts else said.IBSTAT.format(state="Down", physical="x"))
+    examination, _ = examine_logs(files)
+    assert examination.hosts == ("cb01", "cb02")
+    assert {(found.name, found.hosts) for found in examination.found} == {("port_state", ("cb01",)), ("xid", ("cb02",))}
+    (xid,) = (found for found in examination.found if found.name == "xid")
+    assert xid.evidence.startswith(f"{tmp_path}/cb02/logs/dmesg.txt:1: NVRM: Xid")
+
+
+def test_a_file_that_shares_no_name_is_called_as_it_is(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(said.XID)
+    examination, _ = examine_logs([tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "a.txt"])
+    assert examination.hosts == ("a.txt", "b.txt")
+    assert [found.hosts for found in examination.found] == [("a.txt", "b.txt")]
