@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
@@ -22,7 +22,7 @@ from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudg
 from clusterbench.doctor.files import hosts_by_folder, text_of
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
-from clusterbench.doctor.said import File, Reader, Said, apart
+from clusterbench.doctor.said import File, Reader, Said, apart, quoted
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.facts import Host, name_of
 from clusterbench.facts.gpus import (
@@ -180,36 +180,48 @@ def _with_line(found: Found, files: Sequence[File]) -> Found:
 
     Checks quote the host's file; here a program's output stands for it.
     """
+    if any(re.match(rf"{re.escape(file.name)}:\d+: ", found.evidence) for file in files):
+        return found
     names = [*found.hosts, *(file.name for file in files)]
-    quoted = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
-    of_host = quoted is None and found.evidence.startswith(("/", "NVML "))
-    words = found.evidence if quoted is None else quoted
+    quote = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
+    of_host = quote is None and found.evidence.startswith(("/", "NVML "))
+    words = found.evidence if quote is None else quote
     between = ", in the words of " if of_host else ": "
     for file in files:
         own = [line for host in found.hosts for line in file.by_host.get(host, ())]
         for lines in (own,) if own and file.host not in found.hosts else (own, file.lines):
-            number = None if of_host else _line_with(words[:_MOST_QUOTED], lines)
-            if number is None and (quoted is not None or of_host):
-                number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
+            behind = _behind(found.where, lines)
+            number = None if of_host else _line_with(words[:_MOST_QUOTED], behind, lines)
+            if number is None and (quote is not None or of_host):
+                number = _line_of("" if of_host else words.partition(":")[0], behind or _behind(_first(words), lines))
             if number is not None:
                 return replace(found, evidence=f"{file.name}:{number}{between}{words}")
     return replace(found, evidence=f"{found.hosts[0]}{between}{words}") if of_host else found
 
 
-def _line_with(words: str, lines: Iterable[PlainLine]) -> int | None:
-    return next((line.number for line in lines if words in line.text), None) if words else None
+def _line_with(words: str, *places: Sequence[PlainLine]) -> int | None:
+    return next((line.number for line in chain(*places) if words in line.text), None) if words else None
 
 
-def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
-    """The line that names a place, or behind it the first that begins with a key."""
+def _behind(where: str, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
+    """The line that names a place and those behind it; none where no line does."""
     address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
     name = re.escape(address[0] if address else where.partition(" port ")[0])
     named = re.compile(rf"(?:(?<!\w)|(?<=\\t)){name}(?!\w)", re.IGNORECASE)  # JSON writes a tab as two letters
     first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
-    if first is None:
-        return None
-    behind = lines[first : first + _MOST_OF_A_PLACE]
-    return next((line.number for line in behind if key and line.text.strip().startswith(key)), behind[0].number)
+    return lines[first : first + _MOST_OF_A_PLACE] if first is not None else ()
+
+
+def _first(words: str) -> str:
+    """Of a list of names, as a check of RDMA devices quotes a folder, the first."""
+    names = re.match(r"/\S+: (\w+)(?:, |; )", words)
+    return names[1] if names else ""
+
+
+def _line_of(key: str, behind: Sequence[PlainLine]) -> int | None:
+    """The first line that begins with a key, or the one that names the place."""
+    first = behind[0].number if behind else None
+    return next((line.number for line in behind if key and line.text.strip().startswith(key)), first)
 
 
 def _of_kernel_logs() -> tuple[str, ...]:
@@ -248,7 +260,7 @@ def _nccl(file: File) -> list[tuple[str, Said]]:
     text = file.text_of(file.lines)
     if "NCCL INFO" not in text and "NCCL WARN" not in text:
         return []
-    said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
+    said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n", file.name)
     hosts = said.hosts or (file.host,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
     return [(file.host, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
@@ -506,13 +518,13 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
             )
             fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
-            said = "DRAM Uncorrectable" if gpu.double_bit is None else "Double Bit"
+            said = f"{'DRAM Uncorrectable' if gpu.double_bit is None else 'Double Bit'}: {gpu.dram_uncorrectable}"
             yield _smi("dram_ecc", "warning", name, place, what, said, fix)
         if (others := (gpu.double_bit or 0) - (gpu.dram_uncorrectable or 0)) > 0:
             errors = plural(others, "error of caches or registers", "errors of caches or registers")
             what = f"{errors} could not be corrected since the driver was loaded"
             fix = "reset the GPU; if they come back, RMA"
-            yield _smi("uncorrectable_ecc", "warning", name, place, what, "Double Bit", fix)
+            yield _smi("uncorrectable_ecc", "warning", name, place, what, f"Double Bit: {gpu.double_bit}", fix)
         if gpu.pages_pending:
             fix = "reboot, or reset the GPU; if more pages follow, RMA"
             said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
@@ -520,7 +532,7 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
         elif (gpu.pages_retired or 0) >= _MANY_PAGES:
             what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
             fix = "the vendor's field diagnostics; RMA"
-            yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
+            yield _smi("page_retirement", "warning", name, place, what, f"Retired Pages: {gpu.pages_retired}", fix)
         if (gpu.recovery_action or "None") != "None":
             said, what = f"GPU Recovery Action: {gpu.recovery_action}", f"asks for recovery: {gpu.recovery_action}"
         elif gpu.reset_required:
@@ -616,7 +628,7 @@ _SLOWED = 0.9
 def _p2p(text: str, name: str) -> Said:
     said = p2p_bandwidth.parse(text)
     pairs = weak_pairs(said.one_way)
-    found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
+    found = (*_p2p_weak(said, pairs, name, text), *_p2p_slowed(said, pairs, name, text))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
     what = f"{plural(number, 'pair')} of GPUs at rates alike"
@@ -629,25 +641,26 @@ _P2P_CONFIRM = "nvidia-smi topo -m; nvidia-smi topo -p2p r"
 _P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
 
 
-def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
+def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str, text: str) -> str:
     without = f", without {said.one_way_off[pair] / 1e9:.1f} GB/s" if said.one_way_off else ""
-    return f"{name}: with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
+    figures = f"with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
+    return quoted(name, text, p2p_bandwidth.row_of(text, pair[0]), figures)
 
 
-def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str, text: str) -> Iterator[Found]:
     worst = sorted(weak.pairs, key=lambda pair: said.one_way[pair])
     for pair in worst[:1] if weak.gpu is not None else weak.pairs:
         place = f"GPU {pair[0]} -> GPU {pair[1]}" if weak.gpu is None else f"GPU {weak.gpu} and all others"
         what = f"copies {said.one_way[pair] / 1e9:.1f} GB/s, the median pair {weak.usual / 1e9:.1f} GB/s"
-        figures = _p2p_figures(said, pair, name)
+        figures = _p2p_figures(said, pair, name, text)
         yield Found("weak_pair", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
 
-def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str, text: str) -> Iterator[Found]:
     for pair, rate in said.one_way.items():
         off = said.one_way_off.get(pair, 0.0)
         if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
-            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
+            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name, text)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"
             yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
@@ -694,7 +707,10 @@ def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterato
             is_missing = (gpu.num_active < most and is_whole) or (most == 0 and "SXM" in gpu.name)
             what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
         if is_missing:
-            said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
+            unlisted = sorted({*range(most)} - {*gpu.bytes_per_s, *gpu.inactive}) if gpu.num_active else []
+            parts = {"inactive": gpu.inactive, "not listed": unlisted}
+            links = "; ".join(f"{word}: {', '.join(map(str, of))}" for word, of in parts.items() if of)
+            said = f"{name}: {gpu.name}, {links or 'inactive: all'}"
             yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
         usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])
         slow = {link: rate for link, rate in gpu.bytes_per_s.items() if 0 < rate < _SLOW_LINK * usual}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -75,13 +76,38 @@ class Reader:
 
 
 def apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
-    """One whose lines are of one host, so that those of several are read apart."""
+    """One whose lines are of one host, so that those of several are read apart.
+
+    Evidence that names a line of a host's text, ``cb01:3: the words``, names that of the file instead.
+    """
 
     def of(file: File) -> list[tuple[str, Said]]:
         texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
-        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
+        return [(host, _cited(read(text, host), host, file)) for host, text in texts.items() if holds(text)]
 
     return Reader(kind, of)
+
+
+def quoted(name: str, text: str, start: int, words: str = "") -> str:
+    r"""Evidence that names the line of a host's text in which something begins, and quotes it unless ``words`` do.
+
+    >>> quoted("cb01", "a\nb  c\n", 4)
+    'cb01:2: b  c'
+    """
+    begin = text.rfind("\n", 0, start) + 1
+    return f"{name}:{text.count(chr(10), 0, start) + 1}: {words or text[begin:].partition(chr(10))[0].strip()}"
+
+
+def _cited(said: Said, host: str, file: File) -> Said:
+    return replace(said, found=tuple(_with_line(found, host, file) for found in said.found))
+
+
+def _with_line(found: Found, host: str, file: File) -> Found:
+    line = re.match(rf"{re.escape(host)}:(\d+)(?=: )", found.evidence)
+    if line is None:
+        return found
+    number = file.by_host[host][int(line[1]) - 1].number
+    return replace(found, evidence=f"{file.name}:{number}{found.evidence[line.end() :]}")
 
 
 class HostText(ABC):

@@ -567,7 +567,7 @@ def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, 
     assert [(each.name, each.what) for each in examination.found] == found
     assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
     if memory:
-        assert examination.found[0].evidence == "said.txt:39: Double Bit"
+        assert examination.found[0].evidence == "said.txt:39: Double Bit: 12"
 
 
 def test_a_query_that_is_cut_says_so(examined):
