@@ -236,7 +236,7 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
         hosts[line.host].append(line)
     if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
         hosts.pop("", None)  # what stands around the lines of hosts
-    return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
+    return [_kernel_of(host, file.name, lines) for origin, lines in hosts.items() for host in file.named(origin, hosts)]
 
 
 _MISMATCH = re.compile(r"NVRM: API mismatch: the client.*? has the version (\d[\d.]*\d).*")

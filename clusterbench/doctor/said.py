@@ -8,11 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import ClassVar, Self
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.facts import Facts
+from clusterbench.launchers._hostlist import expand_hosts
 from clusterbench.tools._prefix import PlainLine, unwrapped
+
+_MOST_ALIKE = 1024
+"""Hosts of which one output is said to be that of all."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +58,21 @@ class File:
         names = {origin: self.named(origin, origins) for origin in origins}
         lines: dict[str, list[PlainLine]] = defaultdict(list)
         for line in self.lines:
-            lines[names[line.origin]].append(line)
+            for name in names[line.origin]:
+                lines[name].append(line)
         return lines
 
     def text_of(self, lines: Sequence[PlainLine]) -> str:
         """Some of its lines; only the last one of the file may lack its end."""
         return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
 
-    def named(self, origin: str, others: Collection[str]) -> str:
-        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
+    def named(self, origin: str, others: Collection[str]) -> tuple[str, ...]:
+        """Names of the hosts: ``rank 3`` alone is none, and says nothing where there is no other; several of a list."""
         if " " in origin:
-            return f"{self.host} {origin}" if len({*others} - {""}) > 1 else self.host
-        return origin or self.host
+            return (f"{self.host} {origin}" if len({*others} - {""}) > 1 else self.host,)
+        if re.search(r"[\[,]", origin):
+            return tuple(islice(expand_hosts(origin), _MOST_ALIKE))
+        return (origin or self.host,)
 
 
 @dataclass(frozen=True)

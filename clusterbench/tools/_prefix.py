@@ -8,7 +8,7 @@ of them a text that was copied may have the blanks of Markdown's code, or a mark
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 from typing import NamedTuple
@@ -84,6 +84,23 @@ LAUNCHER = rf"\s*(?:{'|'.join(_nameless(_LAUNCHERS))})+"
 AHEAD = rf"\s*(?:(?:{'|'.join((*_nameless((*_LAUNCHERS, *_LOGGERS)), _HOST_AHEAD))}) *)*?"
 """A pattern for all of it, as little as the rest of the line leaves over: where that rest is known by its form."""
 
+_NAME = r"[\w-]+(?:\.[\w-]+)*"
+_HEADER = re.compile(
+    rf"(?P<ansible>{_NAME}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!)(?: \| rc=\d+)? (?:>>|=> \{{) *"
+    rf"|\[\d+\] {_CLOCK} \[(?:SUCCESS|FAILURE)\] (?:\S+@)?(?P<pssh>{_NAME})(?:[: ].*)?"
+    r"|==> (?P<tail>\S+) <=="
+    r"|(?P<marks>={2,8}) (?P<loop>\S+) (?P=marks)"
+)
+"""Lines above the output of a host. What a loop of the shell writes, programs write above a part of their own."""
+_RULE = re.compile(r"-{16} *")
+_GROUP = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)?(?:,[\w.-]+(?:\[[\d,-]+\][\w.-]*)?)*")
+_NUMBERED = re.compile(r"(?P<stem>[A-Za-z][\w-]*?)\d[\w-]*(?P<domain>(?:\.[\w-]+)*)")
+_NO_STEM = re.compile(
+    r"(?i)(?:cuda|gpu|cpu|rank|port|numa|socket|device|dev|disk|nvme|sd|mlx|hfi|bnxt|irdma|ib|eth|en|link|lane|slot|nic|hca"
+    r"|test|step|run|iter|iteration|round|pass|phase|part|section|case|trial|epoch|loop|job|task|stage|config|size|v)[\w]*[_-]?"
+)
+"""What scripts number within a host."""
+
 _LAUNCHER_OF_LINE = re.compile(LAUNCHER)
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 _MOST_LAYERS = 6
@@ -127,7 +144,7 @@ class PlainLine(NamedTuple):
 
 
 def unwrapped(text: str) -> list[PlainLine]:
-    r"""All lines of a text, without the prefixes that its lines share.
+    r"""All lines of a text, without the prefixes that its lines share, or under the headers that name their hosts.
 
     What could be the program's own words is a prefix only where most lines have it.
 
@@ -138,9 +155,43 @@ def unwrapped(text: str) -> list[PlainLine]:
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)
-    if not layers:
-        return [PlainLine(number, "", "", line) for number, line in enumerate(lines, 1)]
-    return [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
+    return _under_headers([_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)])
+
+
+def _under_headers(lines: list[PlainLine]) -> list[PlainLine]:
+    """Lines of hosts one after the other, with the host that the header above them names; the headers are empty then.
+
+    Known are those of dshbak, which may name several hosts (``cb[01-04]``), ansible, pssh, and of a loop of the shell
+    where all names differ in numbers alone: ``== cb01 ==``.
+    """
+    if any(line.origin for line in lines):
+        return lines
+    heads: dict[int, str] = {}
+    loop: dict[int, str] = {}
+    for index, line in enumerate(lines):
+        if line.text[:1] == "-" and index + 2 < len(lines) and _RULE.fullmatch(line.text):
+            if _RULE.fullmatch(lines[index + 2].text) and _GROUP.fullmatch(lines[index + 1].text.strip()):
+                heads |= dict.fromkeys(range(index, index + 3), lines[index + 1].text.strip())
+        elif match := _HEADER.fullmatch(line.text):
+            if host := match["ansible"] or match["pssh"]:
+                heads[index] = host
+            else:
+                loop[index] = re.sub(r"\.(?:txt|log|out)$", "", match["tail"] or match["loop"])
+    heads |= loop if _are_hosts(loop.values()) else {}
+    if not heads:
+        return lines
+    under, host = [], ""
+    for index, line in enumerate(lines):
+        host = heads.get(index, host)
+        under.append(line._replace(origin=host, text="" if index in heads else line.text))
+    return under
+
+
+def _are_hosts(names: Collection[str]) -> bool:
+    """Whether names differ in numbers alone, as those of hosts do, and are of no parts of a host."""
+    numbered = [_NUMBERED.fullmatch(name) for name in names]
+    stems = {(match["stem"], match["domain"]) if match else ("", "") for match in numbered}
+    return len({*names}) > 1 and len(stems) == 1 and not any(_NO_STEM.fullmatch(stem) or not stem for stem, _ in stems)
 
 
 def plain_text(text: str) -> str:
