@@ -978,3 +978,33 @@ def test_evidence_is_of_the_file_that_says_it_and_never_of_one_in_order(tmp_path
             examination, _ = examine_logs([tmp_path / file for file in files])
             found = next(each for each in examination.found if each.severity == "error")
             assert (kind, found.hosts, found.evidence) == (kind, ("ill.txt",), f"ill.txt{evidence}")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "\t\tRat",
+        "\t\tRate: 40",
+        "\tPort 1:\n\t\tState: Act",
+        "\tCA type: MT41",
+        "\tFirmware version: 28.3",
+        "\t\tLink layer: Infi",
+    ],
+)
+def test_a_list_of_ports_that_is_cut_is_not_judged_there_and_found_in_nothing(tmp_path, end):
+    """The last port has half a word, the last device no port: no rate of 40 beside 400, no device that is missing."""
+    port = IBSTAT.format(state="Active", physical="LinkUp")
+    listed = [port.replace("mlx5_0", f"mlx5_{number}") for number in range(4)]
+    cut = "".join(listed[:3]) + listed[3][: listed[3].index(end) + len(end)]
+    (tmp_path / "cut.txt").write_text(cut)
+    (tmp_path / "whole.txt").write_text("".join((*listed, port.replace("mlx5_0", "mlx5_4"))))
+    examination, _ = examine_logs([tmp_path / "cut.txt", tmp_path / "whole.txt"])
+    assert examination.found == ()
+    place = "mlx5_3" if end[:2] != "\t\t" and "Port" not in end else "mlx5_3 port 1"
+    parts = [(part.hosts, part.why) for part in examination.not_judged if part.name == "ibstat"]
+    assert parts == [(("cut.txt",), f"the text ends within {place}")]
+
+
+def test_a_list_of_ports_without_a_line_break_at_its_end_is_whole(examined):
+    examination, _ = examined(IBSTAT.format(state="Active", physical="LinkUp").rstrip())
+    assert not [part for part in examination.not_judged if part.name == "ibstat"]
