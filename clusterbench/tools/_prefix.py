@@ -19,7 +19,8 @@ _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
 _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
 _PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
 _NO_HOST = (
-    rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
+    rf"(?!{_LEVEL}: |[\w.]*(?:Error|Exception|Warning|Interrupt|Exit): |\d+: |Traceback|FATAL: |PANIC: "
+    rf"|CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
     rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""

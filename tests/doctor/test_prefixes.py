@@ -210,3 +210,11 @@ def test_a_file_that_shares_no_name_is_called_as_it_is(tmp_path):
     examination, _ = examine_logs([tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "a.txt"])
     assert examination.hosts == ("a.txt", "b.txt")
     assert [found.hosts for found in examination.found] == [("a.txt", "b.txt")]
+
+
+@pytest.mark.parametrize("name", ["RuntimeError", "torch.AcceleratorError", "UserWarning", "KeyboardInterrupt"])
+def test_the_name_of_an_exception_is_no_host(tmp_path, name):
+    (tmp_path / "job.txt").write_text(f"{name}: CUDA error: uncorrectable ECC error encountered\n")
+    examination, _ = examine_logs([tmp_path / "job.txt"])
+    assert examination.hosts == ("job.txt",)
+    assert examination.found[0].evidence.startswith(f"job.txt:1: {name}: CUDA error")
