@@ -72,6 +72,7 @@ _LOGGERS = (
 )  # fmt: skip
 _HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
 """pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
+_NUMBER = re.compile(r" *(?P<host>[\w-]+(?:\.[\w-]+)*): (?P<rest> *\d+ *)")
 
 
 def _nameless(forms: Sequence[_Form]) -> list[str]:
@@ -156,7 +157,11 @@ def unwrapped(text: str) -> list[PlainLine]:
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)
-    return _under_headers([_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)])
+    within = [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
+    if _HOST in layers:
+        hosts = {line.origin for line in within}
+        within = [_without_known(line, hosts) for line in within]
+    return _under_headers(within)
 
 
 def _under_headers(lines: list[PlainLine]) -> list[PlainLine]:
@@ -233,6 +238,12 @@ def _without(line: PlainLine, layers: Sequence[_Form]) -> PlainLine:
             time = said.get("time") or time
             text = text[match.end() :]
     return PlainLine(number, origin, time, text)
+
+
+def _without_known(line: PlainLine, hosts: Collection[str]) -> PlainLine:
+    """Without a host that other lines name, also before a number alone: the head of a matrix of one GPU."""
+    match = _NUMBER.match(line.text)
+    return line._replace(origin=match["host"], text=match["rest"]) if match and match["host"] in hosts else line
 
 
 def _origin(said: dict[str, str | None], known: str) -> str:

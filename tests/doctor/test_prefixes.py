@@ -8,6 +8,7 @@ import pytest
 
 from clusterbench.doctor.logs import READERS, examine_logs
 from clusterbench.doctor.said import File
+from clusterbench.tools._prefix import unwrapped
 from tests.doctor import test_logs as said
 from tests.doctor import test_torch_log
 from tests.doctor.readers import (
@@ -218,3 +219,10 @@ def test_the_name_of_an_exception_is_no_host(tmp_path, name):
     examination, _ = examine_logs([tmp_path / "job.txt"])
     assert examination.hosts == ("job.txt",)
     assert examination.found[0].evidence.startswith(f"job.txt:1: {name}: CUDA error")
+
+
+def test_a_number_alone_is_the_hosts_line_where_others_name_that_host():
+    """The head of nvbandwidth's matrix of one GPU; a counter is the program's own word."""
+    lines = (*("cb17: Running",) * 8, "cb17:            0", "cb17:  0     55.63", "rx: 12")
+    said = [(line.origin, line.text) for line in unwrapped("\n".join(lines))]
+    assert said[8:] == [("cb17", "           0"), ("cb17", " 0     55.63"), ("", "rx: 12")]
