@@ -55,7 +55,7 @@ from clusterbench.tools import (
     nvidia_smi_table,
     p2p_bandwidth,
 )
-from clusterbench.tools._prefix import PlainLine
+from clusterbench.tools._prefix import PlainLine, num_left_out
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import few, plural
@@ -263,7 +263,14 @@ def _nccl(file: File) -> list[tuple[str, Said]]:
     said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n", file.name)
     hosts = said.hosts or (file.host,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
-    return [(file.host, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
+    unknown = (*said.not_judged, *_left_out(file.text, hosts))
+    return [(file.host, Said(found=found, healthy=said.healthy, not_judged=unknown, hosts=hosts))]
+
+
+def _left_out(text: str, hosts: tuple[str, ...]) -> Iterator[NotJudged]:
+    if number := num_left_out(text):
+        why = f"Ray left out {plural(number, 'line')} that other workers wrote, as like others"
+        yield NotJudged("ways", hosts, why, "a log of a job with RAY_DEDUP_LOGS=0")
 
 
 def _fabric(text: str, name: str) -> Said:

@@ -46,7 +46,7 @@ _LAUNCHERS = (
     _Form(r"[>│┃] ?", _MOST),  # quoted, or copied with the frame of a terminal's window
     _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
-    _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
+    _Form(r"\((?:[A-Za-z_][\w.]* )?(?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
           r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray
     _Form(r"\[pod/(?P<host>[^\]\s/]+)[^\]\s]*\] ", _SURE),  # kubectl logs --prefix
     _Form(rf"(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ", _SURE),  # containerd
@@ -105,6 +105,10 @@ _NO_STEM = re.compile(
 
 _LAUNCHER_OF_LINE = re.compile(LAUNCHER)
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_LEFT_OUT = re.compile(
+    r"(?m) *\[repeated (?P<number>\d{1,9})x across cluster\](?: \(Ray deduplicates logs by default\..*)?$"
+)
+"""Behind a line; before one it stands with the worker's name."""
 _MOST_LAYERS = 6
 _MOST_SAMPLED = 2000
 
@@ -122,8 +126,22 @@ def without_launcher(line: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """A text without what sets colours and titles of terminals."""
-    return _ESCAPE.sub("", text)
+    """A text without what sets colours and titles of terminals, and without Ray's word on lines that it left out.
+
+    >>> without_escapes("\x1b[36ma line\x1b[0m [repeated 7x across cluster]")
+    'a line'
+    """
+    plain = _ESCAPE.sub("", text)
+    return _LEFT_OUT.sub("", plain) if "across cluster]" in plain else plain
+
+
+def num_left_out(text: str) -> int:
+    """How many lines Ray left out because they were like others: of other workers, with other numbers in them.
+
+    >>> num_left_out("a line [repeated 7x across cluster]")
+    7
+    """
+    return sum(int(match["number"]) for match in _LEFT_OUT.finditer(_ESCAPE.sub("", text)))
 
 
 class PlainLine(NamedTuple):

@@ -54,6 +54,7 @@ PREFIXES = {
     "CloudWatch": "  | 2026-03-02T14:10:00.208-07:00 | ",
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
+    "Ray, without a name": "(pid=1019, ip=10.0.0.1) ",
     "kubectl": "[pod/w-0/main] ",
     "kubectl with times": "2026-03-02T14:10:00.123456789Z ",
     "containerd": "2026-03-02T14:10:00.123456789Z stderr F ",
@@ -226,3 +227,21 @@ def test_a_number_alone_is_the_hosts_line_where_others_name_that_host():
     lines = (*("cb17: Running",) * 8, "cb17:            0", "cb17:  0     55.63", "rx: 12")
     said = [(line.origin, line.text) for line in unwrapped("\n".join(lines))]
     assert said[8:] == [("cb17", "           0"), ("cb17", " 0     55.63"), ("", "rx: 12")]
+
+
+def test_a_line_that_ray_says_was_repeated_is_read_and_the_others_are_missed(tmp_path):
+    """Source: Ray 2.9's default, RAY_DEDUP_LOGS=1, which writes the mark behind the line."""
+    hint = " (Ray deduplicates logs by default. Set RAY_DEDUP_LOGS=0 to disable log deduplication, or see https://x.)"
+    lines = [f"\x1b[36m(Worker pid=7, ip=10.0.0.1)\x1b[0m {line}" for line in WHOLE.splitlines()]
+    marks = [
+        f"{line}\x1b[32m [repeated 7x across cluster]{hint if not number else ''}\x1b[0m"
+        for number, line in enumerate(lines)
+    ]
+    (tmp_path / "bare.txt").write_text(WHOLE)
+    (tmp_path / "ray.txt").write_text("".join(f"{line}\n" for line in marks))
+    bare, _ = examine_logs([tmp_path / "bare.txt"])
+    examination, _ = examine_logs([tmp_path / "ray.txt"])
+    assert [found.what for found in examination.found] == [found.what for found in bare.found]
+    assert [healthy.what for healthy in examination.healthy] == [healthy.what for healthy in bare.healthy]
+    why = f"Ray left out {7 * len(lines):,} lines that other workers wrote, as like others"
+    assert why in {part.why for part in examination.not_judged}
