@@ -39,8 +39,12 @@ FORBIDS = {
 
 
 def by_socket(between: Iterable[Kind]) -> list[Kind]:
-    """Of connections between hosts the sending ends that are sockets: the CPUs copy every byte."""
-    return [way for way in between if way.direction == "send" and way.transport in SOCKETS]
+    """Of connections between hosts the sending ends that are sockets: the CPUs copy every byte.
+
+    The receiving ends where a log has no sending one.
+    """
+    ends = [way for way in between if way.transport in SOCKETS]
+    return [way for way in ends if way.direction == "send"] or ends
 
 
 def network_receives(between: Iterable[Kind]) -> list[Kind]:

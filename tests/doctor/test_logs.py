@@ -1008,3 +1008,14 @@ def test_a_list_of_ports_that_is_cut_is_not_judged_there_and_found_in_nothing(tm
 def test_a_list_of_ports_without_a_line_break_at_its_end_is_whole(examined):
     examination, _ = examined(IBSTAT.format(state="Active", physical="LinkUp").rstrip())
     assert not [part for part in examination.not_judged if part.name == "ibstat"]
+
+
+def test_sockets_are_found_also_in_a_log_that_has_receiving_ends_alone(examined):
+    said = [
+        line
+        for line in WHOLE.replace("NET/IB/", "NET/Socket/").replace("/GDRDMA", "").splitlines()
+        if "[send]" not in line
+    ]
+    examination, _ = examined("".join(f"{line}\n" for line in said))
+    assert ("sockets", "error") in {(found.name, found.severity) for found in examination.found}
+    assert "ways" not in {healthy.name for healthy in examination.healthy}
