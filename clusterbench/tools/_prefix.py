@@ -24,7 +24,7 @@ _NO_HOST = (
     rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
-_SURE, _MOST = 0.05, 0.8
+_SURE, _MOST, _ALL = 0.05, 0.8, 1.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class _Form:
     def match(self, line: str) -> re.Match[str] | None:
         # A line that is empty behind its prefix often lost the blank at its end.
         return re.match(rf" *{self.pattern}", line if line[-1:] == " " else f"{line} ")
+
+
+def _padded(width: int) -> str:
+    """Levels filled up with blanks, and one behind."""
+    return "|".join(f"{level:<{width}} " for level in ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL"))
 
 
 _LAUNCHERS = (
@@ -62,13 +67,20 @@ _LOGGERS = (
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
     _Form(rf"\| *(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) *\| ?", _SURE),  # CloudWatch
     _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
+    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE),
+    _Form(rf"\[NeMo [DIWEC] (?P<time>{_DAY} {_CLOCK}) [^\]\s]+:\d+\] ", _SURE),
+    _Form(rf"[IWEF]\d{{4}} (?P<time>{_CLOCK})\.\d+ +\d+ [^\]\s]+:\d+\] ", _SURE),  # glog, absl, klog
+    _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
     _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:- ++|\| ++(?={_LEVEL}))?", _SURE),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured
-    _Form(rf"(?:[\w.]+ - )?\[?{_LEVEL}\]?:? ++(?:[-|] )?(?:\[[\w./-]+:\d+(?::[^\]]+)?\] |[\w.<>]+:[\w.<>]+:\d+ - )?"
+    _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?:?(?: *- | +\| [\w.<>]+:[\w.<>]+:\d+ - )", _MOST),  # loguru
+    *(_Form(rf"(?:[\w.]+ )?(?:{_padded(width)})(?!\d\d-\d\d )", _ALL) for width in (8, 7, 5)),  # rich aligns them
+    _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?(?: in [\w.]+)?:? (?:\[[\w./-]+:\d+(?::[^\]]+)?\] |\[[A-Za-z_][\w.]*\] )?"
           r"(?!\d\d-\d\d )", _MOST),
     _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
+    _Form(r"(?=[a-z-]*\d)(?P<host>[a-z0-9]+(?:-[a-z0-9]+)+) [a-z][a-z0-9-]* ", _MOST),  # stern
 )  # fmt: skip
 _HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
 """pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
