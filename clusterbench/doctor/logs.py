@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
@@ -19,9 +19,10 @@ from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
+from clusterbench.doctor.files import hosts_by_folder, text_of
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
-from clusterbench.doctor.said import File, Reader, Said, apart
+from clusterbench.doctor.said import File, Reader, Said, apart, quoted
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.facts import Facts, Host, name_of
 from clusterbench.facts.gpus import (
@@ -58,12 +59,11 @@ from clusterbench.tools import (
     nvidia_smi_table,
     p2p_bandwidth,
 )
-from clusterbench.tools._prefix import PlainLine
+from clusterbench.tools._prefix import PlainLine, num_left_out
 from clusterbench.tools.xid import sxid
 from clusterbench.types import Severity
 from clusterbench.words import few, plural
 
-_MOST_BYTES = 512 * 2**20
 _MOST_QUOTED = 120
 _MOST_OF_A_PLACE = 400
 
@@ -76,10 +76,13 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     SuiteError
         If one cannot be read, or holds nothing that is known.
     """
-    said: list[tuple[Path, str, Said]] = []
+    said: list[tuple[File, str, Said]] = []
     taken: list[str] = []
     kind_of: dict[str, str] = {}
-    files = [File.of(path.name, _text(path)) for path in paths]
+    hosts = hosts_by_folder(paths)
+    files = [
+        File.of(str(path) if host else path.name, text_of(path), host) for path, host in zip(paths, hosts, strict=True)
+    ]
     for path, file in zip(paths, files, strict=True):
         kinds: list[str] = []
         refused: dict[str, str] = {}
@@ -89,14 +92,14 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
             except ToolError as error:
                 refused[reader.kind] = str(error)
                 continue
-            said += [(path, *each) for each in of_hosts]
+            said += [(file, *each) for each in of_hosts]
             kind_of |= {host: reader.kind for host, _ in of_hosts}
             kinds += [reader.kind] if of_hosts else []
         if refused and not kinds:
             raise SuiteError(f"{path}: " + "; ".join(f"read as {kind}: {why}" for kind, why in refused.items()))
         takes = "the whole output, in a file of its own"
-        parts = tuple(NotJudged(kind, (file.name,), why, takes) for kind, why in refused.items())
-        said += [(path, file.name, Said(not_judged=parts))] if parts else []
+        parts = tuple(NotJudged(kind, (file.host,), why, takes) for kind, why in refused.items())
+        said += [(file, file.host, Said(not_judged=parts))] if parts else []
         if not kinds and not any(line.text.strip() for line in file.lines):
             raise SuiteError(f"{path} is empty, so there is nothing to judge.")
         if not kinds:
@@ -107,7 +110,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
                 f"hint: what can be read: {known}; for a table of a benchmark: clusterbench import"
             )
         taken.append(f"{path}: {' and '.join(kinds)}")
-    examination = _cited(_together(said), files)
+    examination = _together(said)
     return replace(examination, not_judged=(*examination.not_judged, *_silent(examination, kind_of))), taken
 
 
@@ -123,36 +126,35 @@ def _silent(examination: Examination, kind_of: Mapping[str, str]) -> Iterator[No
             yield NotJudged(kind_of[host], (host,), why, "the whole output")
 
 
-def _text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
+def _together(said: Sequence[tuple[File, str, Said]]) -> Examination:
+    """What files say of hosts, each finding with the line of its own file that says it.
 
-
-def _together(said: Sequence[tuple[Path, str, Said]]) -> Examination:
-    """What files say of hosts; where one says the same of a host again, each is judged, under the host's one name."""
+    Where the same is said of a host again, each is judged, under the host's one name.
+    """
     hosts: dict[str, dict[str, Any]] = {}
-    asked: dict[str, list[str]] = defaultdict(list)
-    first: dict[tuple[Path, str], str] = {}
+    asked: dict[str, dict[str, list[File]]] = defaultdict(lambda: defaultdict(list))
     called: dict[str, str] = {}
-    for path, host, each in said:
+    for file, host, each in said:
         name = _free(host, [name_of(type(fact)) for fact in each.facts], hosts)
-        called[name] = first.setdefault((path, host), name)
+        called[name] = host
         for fact in each.facts:
             hosts.setdefault(name, {})[name_of(type(fact))] = json.loads(json.dumps(asdict(fact)))
         for check in each.checks:
-            asked[check].append(name)
+            asked[check][name].append(file)
     judged = {}
-    for check, names in asked.items():
+    for check, files in asked.items():
         kind = checks()[check]
+        names = [*files]
         if check in _OF_SEVERAL:  # the first word on each host: programs name one thing differently
             names = [*{called[name]: name for name in reversed(names)}.values()][::-1]
         if len(names) > 1 or check not in _OF_SEVERAL:
             judged[check] = kind().judge_all([Host(name, {"facts": hosts[name]}) for name in names])
     examination = examine([*hosts], judged)
-    found = (*_of(examination.found, called), *(found for *_, each in said for found in each.found))
+    by_checks = zip(examination.found, _of(examination.found, called), strict=True)
+    found = (
+        *(_with_line(named, asked[each.name][each.hosts[0]]) for each, named in by_checks),
+        *(_with_line(found, [file]) for file, _, each in said for found in each.found),
+    )
     named = [*map(called.__getitem__, hosts), *(host for *_, each in said for host in each.hosts)]
     return replace(
         examination,
@@ -172,48 +174,58 @@ def _of(parts: Sequence[_Part], called: Mapping[str, str]) -> list[_Part]:
 
 
 def _free(host: str, facts: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> str:
-    """A name under which nothing of the same kind is told yet: two files may be called alike."""
+    """A name under which nothing of the same kind is told yet."""
     names = chain([host], (f"{host} ({number})" for number in count(2)))
     return next(name for name in names if not {*facts} & {*hosts.get(name, ())})
 
 
-def _cited(examination: Examination, files: Sequence[File]) -> Examination:
-    """With the file and the line that say it in each evidence."""
-    return replace(examination, found=tuple(_with_line(found, files) for found in examination.found))
-
-
 def _with_line(found: Found, files: Sequence[File]) -> Found:
-    """Checks quote the host's file; here a program's output stands for it."""
+    """With the file and the line that say it: one of those it was read from, and of the host's lines there.
+
+    Checks quote the host's file; here a program's output stands for it.
+    """
+    if any(re.match(rf"{re.escape(file.name)}:\d+: ", found.evidence) for file in files):
+        return found
     names = [*found.hosts, *(file.name for file in files)]
-    quoted = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
-    of_host = quoted is None and found.evidence.startswith(("/", "NVML "))
-    words = found.evidence if quoted is None else quoted
+    quote = next((found.evidence[len(name) + 2 :] for name in names if found.evidence.startswith(f"{name}: ")), None)
+    of_host = quote is None and found.evidence.startswith(("/", "NVML "))
+    words = found.evidence if quote is None else quote
     between = ", in the words of " if of_host else ": "
     for file in files:
-        lines = [line for host in found.hosts for line in file.by_host.get(host, ())] or file.lines
-        quote = words[:_MOST_QUOTED]
-        number = None if of_host else _line_with(quote, lines) or _line_with(quote, file.lines)
-        if number is None and (quoted is not None or of_host):
-            number = _line_of(found.where, "" if of_host else words.partition(":")[0], lines)
-        if number is not None:
-            return replace(found, evidence=f"{file.name}:{number}{between}{words}")
+        own = [line for host in found.hosts for line in file.by_host.get(host, ())]
+        for lines in (own,) if own and file.host not in found.hosts else (own, file.lines):
+            behind = _behind(found.where, lines)
+            number = None if of_host else _line_with(words[:_MOST_QUOTED], behind, lines)
+            if number is None and (quote is not None or of_host):
+                number = _line_of("" if of_host else words.partition(":")[0], behind or _behind(_first(words), lines))
+            if number is not None:
+                return replace(found, evidence=f"{file.name}:{number}{between}{words}")
     return replace(found, evidence=f"{found.hosts[0]}{between}{words}") if of_host else found
 
 
-def _line_with(words: str, lines: Iterable[PlainLine]) -> int | None:
-    return next((line.number for line in lines if words in line.text), None) if words else None
+def _line_with(words: str, *places: Sequence[PlainLine]) -> int | None:
+    return next((line.number for line in chain(*places) if words in line.text), None) if words else None
 
 
-def _line_of(where: str, key: str, lines: Sequence[PlainLine]) -> int | None:
-    """The line that names a place, or behind it the first that begins with a key."""
+def _behind(where: str, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
+    """The line that names a place and those behind it; none where no line does."""
     address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
     name = re.escape(address[0] if address else where.partition(" port ")[0])
     named = re.compile(rf"(?:(?<!\w)|(?<=\\t)){name}(?!\w)", re.IGNORECASE)  # JSON writes a tab as two letters
     first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
-    if first is None:
-        return None
-    behind = lines[first : first + _MOST_OF_A_PLACE]
-    return next((line.number for line in behind if key and line.text.strip().startswith(key)), behind[0].number)
+    return lines[first : first + _MOST_OF_A_PLACE] if first is not None else ()
+
+
+def _first(words: str) -> str:
+    """Of a list of names, as a check of RDMA devices quotes a folder, the first."""
+    names = re.match(r"/\S+: (\w+)(?:, |; )", words)
+    return names[1] if names else ""
+
+
+def _line_of(key: str, behind: Sequence[PlainLine]) -> int | None:
+    """The first line that begins with a key, or the one that names the place."""
+    first = behind[0].number if behind else None
+    return next((line.number for line in behind if key and line.text.strip().startswith(key)), first)
 
 
 def _of_kernel_logs() -> tuple[str, ...]:
@@ -228,7 +240,7 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
         hosts[line.host].append(line)
     if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
         hosts.pop("", None)  # what stands around the lines of hosts
-    return [_kernel_of(file.named(origin, hosts), file.name, lines) for origin, lines in hosts.items()]
+    return [_kernel_of(host, file.name, lines) for origin, lines in hosts.items() for host in file.named(origin, hosts)]
 
 
 _MISMATCH = re.compile(r"NVRM: API mismatch: the client.*? has the version (\d[\d.]*\d).*")
@@ -252,10 +264,17 @@ def _nccl(file: File) -> list[tuple[str, Said]]:
     text = file.text_of(file.lines)
     if "NCCL INFO" not in text and "NCCL WARN" not in text:
         return []
-    said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n")
-    hosts = said.hosts or (file.name,)
+    said = nccl_log.judge(text if text.endswith("\n") else f"{text}\n", file.name)
+    hosts = said.hosts or (file.host,)
     found = tuple(replace(each, hosts=each.hosts or hosts) for each in said.found)
-    return [(file.name, Said(found=found, healthy=said.healthy, not_judged=said.not_judged, hosts=hosts))]
+    unknown = (*said.not_judged, *_left_out(file.text, hosts))
+    return [(file.host, Said(found=found, healthy=said.healthy, not_judged=unknown, hosts=hosts))]
+
+
+def _left_out(text: str, hosts: tuple[str, ...]) -> Iterator[NotJudged]:
+    if number := num_left_out(text):
+        why = f"Ray left out {plural(number, 'line')} that other workers wrote, as like others"
+        yield NotJudged("ways", hosts, why, "a log of a job with RAY_DEDUP_LOGS=0")
 
 
 def _fabric(text: str, name: str) -> Said:
@@ -362,7 +381,12 @@ def _ibstat(text: str, name: str) -> Said:
     if not devices:
         return Said(found=found, hosts=(name,))
     facts = Infiniband(devices=devices, ports=ports)
-    return Said((facts,), _OF_PORTS, found, not_judged=tuple(_odd_layers(facts, name)))
+    not_judged = tuple(_odd_layers(facts, name))
+    if not listed.cut:
+        return Said((facts,), _OF_PORTS, found, not_judged=not_judged)
+    unknown = NotJudged("ibstat", (name,), f"the text ends within {listed.cut}", "the whole output")
+    checks_of_all = tuple(check for check in _OF_PORTS if check != "rdma_device_count")
+    return Said((facts,), checks_of_all, found, not_judged=(*not_judged, unknown))
 
 
 _NUMBERS_OF_GPUS = (4, 8, 16)
@@ -545,13 +569,13 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
                 f"{plural(gpu.dram_uncorrectable, 'memory error')} could not be corrected since the driver was loaded"
             )
             fix = "reset the GPU, so that the rows are replaced; if rows are used up, RMA"
-            said = "DRAM Uncorrectable" if gpu.double_bit is None else "Double Bit"
+            said = f"{'DRAM Uncorrectable' if gpu.double_bit is None else 'Double Bit'}: {gpu.dram_uncorrectable}"
             yield _smi("dram_ecc", "warning", name, place, what, said, fix)
         if (others := (gpu.double_bit or 0) - (gpu.dram_uncorrectable or 0)) > 0:
             errors = plural(others, "error of caches or registers", "errors of caches or registers")
             what = f"{errors} could not be corrected since the driver was loaded"
             fix = "reset the GPU; if they come back, RMA"
-            yield _smi("uncorrectable_ecc", "warning", name, place, what, "Double Bit", fix)
+            yield _smi("uncorrectable_ecc", "warning", name, place, what, f"Double Bit: {gpu.double_bit}", fix)
         if gpu.pages_pending:
             fix = "reboot, or reset the GPU; if more pages follow, RMA"
             said, what = "Pending Page Blacklist: Yes", "pages of its memory wait to be retired"
@@ -559,7 +583,7 @@ def _smi_found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
         elif (gpu.pages_retired or 0) >= _MANY_PAGES:
             what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
             fix = "the vendor's field diagnostics; RMA"
-            yield _smi("page_retirement", "warning", name, place, what, "Retired Pages", fix)
+            yield _smi("page_retirement", "warning", name, place, what, f"Retired Pages: {gpu.pages_retired}", fix)
         if could := _slower_root_port(gpu, query):
             has = gpu.host_pcie_generation
             what = f"the root port above it allows PCIe generation {has}, those of other GPUs {could}"
@@ -678,7 +702,7 @@ _SLOWED = 0.9
 def _p2p(text: str, name: str) -> Said:
     said = p2p_bandwidth.parse(text)
     pairs = weak_pairs(said.one_way)
-    found = (*_p2p_weak(said, pairs, name), *_p2p_slowed(said, pairs, name))
+    found = (*_p2p_weak(said, pairs, name, text), *_p2p_slowed(said, pairs, name, text))
     unknown = (NotJudged("weak_pair", (name,), pairs.unclear, "nvidia-smi topo -m"),) if pairs.unclear else ()
     number = len(said.names) * (len(said.names) - 1)
     what = f"{plural(number, 'pair')} of GPUs at rates alike for every GPU"
@@ -691,25 +715,26 @@ _P2P_CONFIRM = "nvidia-smi topo -m; nvidia-smi topo -p2p r"
 _P2P_FIX = "NVLink's state; ACS and IOMMU off for bare metal"
 
 
-def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str) -> str:
+def _p2p_figures(said: p2p_bandwidth.P2pBandwidth, pair: tuple[int, int], name: str, text: str) -> str:
     without = f", without {said.one_way_off[pair] / 1e9:.1f} GB/s" if said.one_way_off else ""
-    return f"{name}: with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
+    figures = f"with peer access {said.one_way[pair] / 1e9:.1f} GB/s{without}"
+    return quoted(name, text, p2p_bandwidth.row_of(text, pair[0]), figures)
 
 
-def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+def _p2p_weak(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str, text: str) -> Iterator[Found]:
     worst = sorted(weak.pairs, key=lambda pair: said.one_way[pair])
     for pair in worst[:1] if weak.gpu is not None else weak.pairs:
         place = f"GPU {pair[0]} -> GPU {pair[1]}" if weak.gpu is None else f"GPU {weak.gpu} and all others"
         what = f"copies {said.one_way[pair] / 1e9:.1f} GB/s, the median pair {weak.usual / 1e9:.1f} GB/s"
-        figures = _p2p_figures(said, pair, name)
+        figures = _p2p_figures(said, pair, name, text)
         yield Found("weak_pair", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
 
-def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str) -> Iterator[Found]:
+def _p2p_slowed(said: p2p_bandwidth.P2pBandwidth, weak: WeakPairs, name: str, text: str) -> Iterator[Found]:
     for pair, rate in said.one_way.items():
         off = said.one_way_off.get(pair, 0.0)
         if pair[0] != pair[1] and pair not in weak.pairs and said.peers.get(pair) and rate < _SLOWED * off:
-            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name)
+            place, figures = f"GPU {pair[0]} -> GPU {pair[1]}", _p2p_figures(said, pair, name, text)
             what = f"copies {rate / 1e9:.1f} GB/s with peer access and {off / 1e9:.1f} GB/s without"
             yield Found("slowed_by_peer_access", "error", (name,), place, what, figures, _P2P_CONFIRM, _P2P_FIX)
 
@@ -756,7 +781,10 @@ def _nvlinks_found(gpus: Sequence[nvidia_nvlink.GpuLinks], name: str) -> Iterato
             is_missing = (gpu.num_active < most and is_whole) or (most == 0 and "SXM" in gpu.name)
             what = f"has {gpu.num_active} of {most or 'its'} NVLinks active"
         if is_missing:
-            said = f"{name}: {gpu.name}, inactive: {', '.join(map(str, gpu.inactive)) or 'all'}"
+            unlisted = sorted({*range(most)} - {*gpu.bytes_per_s, *gpu.inactive}) if gpu.num_active else []
+            parts = {"inactive": gpu.inactive, "not listed": unlisted}
+            links = "; ".join(f"{word}: {', '.join(map(str, of))}" for word, of in parts.items() if of)
+            said = f"{name}: {gpu.name}, {links or 'inactive: all'}"
             yield Found("nvlink_inactive", "error", (name,), f"GPU {gpu.gpu}", what, said, confirm, fix)
         usual = _usual_rate(gpu.name, [rate for other in alike for rate in other.bytes_per_s.values() if rate])
         slow = {link: rate for link, rate in gpu.bytes_per_s.items() if 0 < rate < _SLOW_LINK * usual}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from clusterbench.doctor import Found, Healthy, NotJudged
+from clusterbench.doctor.said import quoted
 from clusterbench.tools.nccl_log import Edge, NcclLog, Warned, messages, parse
 from clusterbench.tools.nccl_ways import (
     by_socket,
@@ -248,8 +250,8 @@ class Said:
     not_judged: tuple[NotJudged, ...]
 
 
-def judge(text: str) -> Said:
-    """What a log of one or many processes says.
+def judge(text: str, name: str) -> Said:
+    """What a log of one or many processes says; ``name`` is its file's, for evidence.
 
     Raises
     ------
@@ -258,7 +260,7 @@ def judge(text: str) -> Said:
     """
     log = parse(text)
     hosts = tuple(dict.fromkeys([*(member.host for member in log.members), *(edge.host for edge in log.edges)]))
-    found = (*_told(text), *_warned(log), *_ways(log), *_settings(log), *_cards(log))
+    found = (*_told(text), *_warned(log), *_ways(log, text, name), *_settings(log), *_cards(log, text, name))
     healthy, unknown = [], []
     ways = {"without_gpu_direct", "sockets", "network_within_host"}
     if log.edges and not ways & {each.name for each in found if each.severity != "note"}:
@@ -310,18 +312,21 @@ def _warned(log: NcclLog) -> Iterator[Found]:
         yield Found("nccl_warning", "note", hosts, "", what, same[0].text[:300], _SHOW, fix)
 
 
-def _ways(log: NcclLog) -> Iterator[Found]:
+def _ways(log: NcclLog, text: str, name: str) -> Iterator[Found]:
     between = [edge for edge in log.edges if log.between_hosts(edge) is not False]
     within = [edge for edge in log.edges if log.between_hosts(edge) is False]
-    cards = sorted({name for (_, network, _), name in log.nics.items() if network == "IB"})
+    cards = sorted({card for (_, network, _), card in log.nics.items() if network == "IB"})
+    quote = partial(_quoted, text, name)
     if sockets := by_socket(between):
         there = f"although there is RDMA ({few(cards)})" if cards else "and the log names no RDMA device"
         what = f"hosts are joined by sockets, {there}"
         fix = "libibverbs and /dev/infiniband in the container; NCCL_IB_HCA without dead cards; no NCCL_IB_DISABLE"
-        yield _way("sockets", "error" if cards else "warning", sockets, what, "ibv_devinfo; env | grep NCCL", fix)
+        severity: Severity = "error" if cards else "warning"
+        yield _way("sockets", severity, sockets, what, quote, "ibv_devinfo; env | grep NCCL", fix)
     elif log.without_rdma:
         what = "NCCL found no RDMA device (no device, or no libibverbs)"
-        yield Found("sockets", "warning", log.without_rdma, "", what, "", "ibv_devinfo", "libibverbs in the container")
+        said, fix = quote(r"NET/IB : No device found|Failed to open libibverbs\.so"), "libibverbs in the container"
+        yield Found("sockets", "warning", log.without_rdma, "", what, said, "ibv_devinfo", fix)
     if without := without_gdr(network_receives(between)):
         names = sorted({edge.nic or f"{edge.detail}/{edge.device}" for edge in without})
         refused = sorted({card for _, card in log.gdr_refused})
@@ -331,29 +336,39 @@ def _ways(log: NcclLog) -> Iterator[Found]:
             "right only for GeForce and for boards with one memory"
         )
         fix = "load nvidia_peermem, or open kernel modules for DMA-BUF; turn off ACS on bridges"
-        yield _way("without_gpu_direct", "warning", without, what, "lsmod | grep peermem; nvidia-smi topo -m", fix)
+        confirm = "lsmod | grep peermem; nvidia-smi topo -m"
+        yield _way("without_gpu_direct", "warning", without, what, quote, confirm, fix)
     elif log.gdr_refused:
         cards = sorted({card for _, card in log.gdr_refused})
         hosts = tuple(dict.fromkeys(host for host, _ in log.gdr_refused))
         what = f"GPUDirect RDMA is disabled for {few(cards)}"
         fix = "load nvidia_peermem, or open kernel modules for DMA-BUF"
-        yield Found("without_gpu_direct", "warning", hosts, "", what, "", "lsmod | grep peermem", fix)
+        said = quote(r"GPU Direct RDMA Disabled for HCA")
+        yield Found("without_gpu_direct", "warning", hosts, "", what, said, "lsmod | grep peermem", fix)
     if slower := through_network(within):
         what = f"ranks of one host talk through the network ({slower[0].transport})"
         fix = "one container with all GPUs, or --ipc=host; take NCCL_P2P_DISABLE and NCCL_SHM_DISABLE out"
-        yield _way("network_within_host", "warning", slower, what, "nvidia-smi topo -m; env | grep NCCL", fix)
+        yield _way("network_within_host", "warning", slower, what, quote, "nvidia-smi topo -m; env | grep NCCL", fix)
     if slower := through_memory(within):
         what = "ranks of one host talk through its memory: right only where no NVLink joins their GPUs"
-        yield _way("memory_within_host", "note", slower, what, "nvidia-smi topo -m", "see NVLink and NCCL_P2P_DISABLE")
+        fix = "see NVLink and NCCL_P2P_DISABLE"
+        yield _way("memory_within_host", "note", slower, what, quote, "nvidia-smi topo -m", fix)
 
 
-def _way(name: str, severity: Severity, edges: list[Edge], what: str, confirm: str, fix: str) -> Found:
+def _quoted(text: str, name: str, pattern: str, more: str = "") -> str:
+    """The first words of the log that match, with their line, and what is to be said of them."""
+    match = re.search(pattern, text)
+    return quoted(name, text, match.start(), f"{match[0]}{more}") if match else more.lstrip(", ")
+
+
+def _way(
+    name: str, severity: Severity, edges: list[Edge], what: str, quote: Callable[..., str], confirm: str, fix: str
+) -> Found:
     first = edges[0]
     hosts = tuple(dict.fromkeys(edge.host for edge in edges))
-    evidence = (
-        f"{plural(len(edges), 'connection')}, the first: channel {first.channel}, rank {first.source} -> rank "
-        f"{first.destination} via {first.transport}"
-    )
+    ends = rf"{first.source}(?:\[\w+\])? -> {first.destination}(?:\[\w+\])?(?: \[{first.direction}\])? via "
+    pattern = rf"(?:Channel|Ring) 0*{first.channel}(?:/\d+)? : {ends}(?:direct shared|{re.escape(first.kind)}).*"
+    evidence = quote(pattern, f", the first of {plural(len(edges), 'connection')}")
     return Found(name, severity, hosts, "", what, evidence, confirm, fix)
 
 
@@ -381,7 +396,7 @@ def _settings(log: NcclLog) -> Iterator[Found]:
             yield Found("pinned_setting", "note", (), "", what, said, "env | grep NCCL; cat /etc/nccl.conf", "unset it")
 
 
-def _cards(log: NcclLog) -> Iterator[Found]:
+def _cards(log: NcclLog, text: str, file: str) -> Iterator[Found]:
     by_network: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for (host, network, _), name in log.nics.items():
         by_network[network][name].add(host)
@@ -391,13 +406,13 @@ def _cards(log: NcclLog) -> Iterator[Found]:
         what = (
             f"{few(bonds)} is used beside {plural(len(verbs) - len(bonds), 'other card')}: often storage or management"
         )
-        yield _card("wrong_card", verbs[bonds[0]], what, "NCCL_IB_HCA with the cards of the training network")
+        said, fix = _listed(text, file, bonds[0]), "NCCL_IB_HCA with the cards of the training network"
+        yield _card("wrong_card", verbs[bonds[0]], what, said, fix)
     odd = sorted(name for name in by_network["Socket"] if name.startswith(_NOT_FOR_TRAINING))
     if odd:
         what = f"sockets use {few(odd)}, which other hosts cannot reach"
-        yield _card(
-            "wrong_card", by_network["Socket"][odd[0]], what, "NCCL_SOCKET_IFNAME with the network of the hosts"
-        )
+        said, fix = _listed(text, file, odd[0]), "NCCL_SOCKET_IFNAME with the network of the hosts"
+        yield _card("wrong_card", by_network["Socket"][odd[0]], what, said, fix)
     hosts_without = tuple(sorted(host for host, has in log.nvls.items() if not has))
     if hosts_without:
         what = (
@@ -408,5 +423,9 @@ def _cards(log: NcclLog) -> Iterator[Found]:
         yield Found("nvlink_sharp", "note", hosts_without, "", what, said, "nvidia-smi -q | grep -A3 Fabric", fix)
 
 
-def _card(name: str, hosts: Iterable[str], what: str, fix: str) -> Found:
-    return Found(name, "warning", tuple(sorted(hosts)), "", what, "NCCL's list 'Using'", "ibdev2netdev; ip -br a", fix)
+def _listed(text: str, file: str, card: str) -> str:
+    return _quoted(text, file, rf"NET/\w+ : (?:Using|Made)\b.*{re.escape(card)}\b.*")
+
+
+def _card(name: str, hosts: Iterable[str], what: str, said: str, fix: str) -> Found:
+    return Found(name, "warning", tuple(sorted(hosts)), "", what, said, "ibdev2netdev; ip -br a", fix)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import ClassVar, Self
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.facts import Facts
+from clusterbench.launchers._hostlist import expand_hosts
 from clusterbench.tools._prefix import PlainLine, unwrapped
+
+_MOST_ALIKE = 1024
+"""Hosts of which one output is said to be that of all."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +35,21 @@ class Said:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class File:
-    """A file with its lines, in whole and by whose they are: a host, or by the file's name where nothing says it."""
+    """A file with its lines, in whole and by whose they are: a host, or ``host`` where nothing says it.
+
+    ``host`` is the name of the file, or of its folder where each host has one.
+    """
 
     name: str
+    host: str
     text: str
     lines: Sequence[PlainLine]
 
     @classmethod
-    def of(cls, name: str, text: str) -> Self:
-        return cls(name, text, unwrapped(text))
+    def of(cls, name: str, text: str, host: str = "") -> Self:
+        return cls(name, host or name, text, unwrapped(text))
 
     @cached_property
     def by_host(self) -> Mapping[str, Sequence[PlainLine]]:
@@ -48,18 +58,21 @@ class File:
         names = {origin: self.named(origin, origins) for origin in origins}
         lines: dict[str, list[PlainLine]] = defaultdict(list)
         for line in self.lines:
-            lines[names[line.origin]].append(line)
+            for name in names[line.origin]:
+                lines[name].append(line)
         return lines
 
     def text_of(self, lines: Sequence[PlainLine]) -> str:
         """Some of its lines; only the last one of the file may lack its end."""
         return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
 
-    def named(self, origin: str, others: Collection[str]) -> str:
-        """A host's name: ``rank 3`` alone is none, and says nothing where there is no other."""
+    def named(self, origin: str, others: Collection[str]) -> tuple[str, ...]:
+        """Names of the hosts: ``rank 3`` alone is none, and says nothing where there is no other; several of a list."""
         if " " in origin:
-            return f"{self.name} {origin}" if len({*others} - {""}) > 1 else self.name
-        return origin or self.name
+            return (f"{self.host} {origin}" if len({*others} - {""}) > 1 else self.host,)
+        if re.search(r"[\[,]", origin):
+            return tuple(islice(expand_hosts(origin), _MOST_ALIKE))
+        return (origin or self.host,)
 
 
 @dataclass(frozen=True)
@@ -71,13 +84,38 @@ class Reader:
 
 
 def apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Said]) -> Reader:
-    """One whose lines are of one host, so that those of several are read apart."""
+    """One whose lines are of one host, so that those of several are read apart.
+
+    Evidence that names a line of a host's text, ``cb01:3: the words``, names that of the file instead.
+    """
 
     def of(file: File) -> list[tuple[str, Said]]:
         texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
-        return [(host, read(text, host)) for host, text in texts.items() if holds(text)]
+        return [(host, _cited(read(text, host), host, file)) for host, text in texts.items() if holds(text)]
 
     return Reader(kind, of)
+
+
+def quoted(name: str, text: str, start: int, words: str = "") -> str:
+    r"""Evidence that names the line of a host's text in which something begins, and quotes it unless ``words`` do.
+
+    >>> quoted("cb01", "a\nb  c\n", 4)
+    'cb01:2: b  c'
+    """
+    begin = text.rfind("\n", 0, start) + 1
+    return f"{name}:{text.count(chr(10), 0, start) + 1}: {words or text[begin:].partition(chr(10))[0].strip()}"
+
+
+def _cited(said: Said, host: str, file: File) -> Said:
+    return replace(said, found=tuple(_with_line(found, host, file) for found in said.found))
+
+
+def _with_line(found: Found, host: str, file: File) -> Found:
+    line = re.match(rf"{re.escape(host)}:(\d+)(?=: )", found.evidence)
+    if line is None:
+        return found
+    number = file.by_host[host][int(line[1]) - 1].number
+    return replace(found, evidence=f"{file.name}:{number}{found.evidence[line.end() :]}")
 
 
 class HostText(ABC):

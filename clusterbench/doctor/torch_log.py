@@ -119,8 +119,8 @@ _NONE = "PyTorch's log names what failed, and nothing of what is well"
 
 def read(file: File) -> list[tuple[str, Said]]:
     """What it tells, host by host; ranks of one host are judged together, since one is behind what others wait for."""
-    by_host = sorted(file.lines, key=lambda line: _host(line, file.name))
-    texts = {host: [*lines] for host, lines in groupby(by_host, key=lambda line: _host(line, file.name))}
+    by_host = sorted(file.lines, key=lambda line: _host(line, file.host))
+    texts = {host: [*lines] for host, lines in groupby(by_host, key=lambda line: _host(line, file.host))}
     return [(host, said) for host, lines in texts.items() if (said := _judged(lines, host)) is not None]
 
 

@@ -8,7 +8,7 @@ of them a text that was copied may have the blanks of Markdown's code, or a mark
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 from typing import NamedTuple
@@ -19,11 +19,12 @@ _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
 _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
 _PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
 _NO_HOST = (
-    rf"(?!{_LEVEL}: |\d+: |CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
+    rf"(?!{_LEVEL}: |[\w.]*(?:Error|Exception|Warning|Interrupt|Exit): |\d+: |Traceback|FATAL: |PANIC: "
+    rf"|CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
     rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
-_SURE, _MOST = 0.05, 0.8
+_SURE, _MOST, _ALL = 0.05, 0.8, 1.0
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,16 @@ class _Form:
         return re.match(rf" *{self.pattern}", line if line[-1:] == " " else f"{line} ")
 
 
+def _padded(width: int) -> str:
+    """Levels filled up with blanks, and one behind."""
+    return "|".join(f"{level:<{width}} " for level in ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL"))
+
+
 _LAUNCHERS = (
     _Form(r"[>│┃] ?", _MOST),  # quoted, or copied with the frame of a terminal's window
     _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
-    _Form(r"\([A-Za-z_][\w.]* (?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
+    _Form(r"\((?:[A-Za-z_][\w.]* )?(?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
           r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray
     _Form(r"\[pod/(?P<host>[^\]\s/]+)[^\]\s]*\] ", _SURE),  # kubectl logs --prefix
     _Form(rf"(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ", _SURE),  # containerd
@@ -61,16 +67,24 @@ _LOGGERS = (
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
     _Form(rf"\| *(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) *\| ?", _SURE),  # CloudWatch
     _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
+    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE),
+    _Form(rf"\[NeMo [DIWEC] (?P<time>{_DAY} {_CLOCK}) [^\]\s]+:\d+\] ", _SURE),
+    _Form(rf"[IWEF]\d{{4}} (?P<time>{_CLOCK})\.\d+ +\d+ [^\]\s]+:\d+\] ", _SURE),  # glog, absl, klog
+    _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
     _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:- ++|\| ++(?={_LEVEL}))?", _SURE),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured
-    _Form(rf"(?:[\w.]+ - )?\[?{_LEVEL}\]?:? ++(?:[-|] )?(?:\[[\w./-]+:\d+(?::[^\]]+)?\] |[\w.<>]+:[\w.<>]+:\d+ - )?"
+    _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?:?(?: *- | +\| [\w.<>]+:[\w.<>]+:\d+ - )", _MOST),  # loguru
+    *(_Form(rf"(?:[\w.]+ )?(?:{_padded(width)})(?!\d\d-\d\d )", _ALL) for width in (8, 7, 5)),  # rich aligns them
+    _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?(?: in [\w.]+)?:? (?:\[[\w./-]+:\d+(?::[^\]]+)?\] |\[[A-Za-z_][\w.]*\] )?"
           r"(?!\d\d-\d\d )", _MOST),
     _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
+    _Form(r"(?=[a-z-]*\d)(?P<host>[a-z0-9]+(?:-[a-z0-9]+)+) [a-z][a-z0-9-]* ", _MOST),  # stern
 )  # fmt: skip
 _HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
 """pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
+_NUMBER = re.compile(r" *(?P<host>[\w-]+(?:\.[\w-]+)*): (?P<rest> *\d+ *)")
 
 
 def _nameless(forms: Sequence[_Form]) -> list[str]:
@@ -84,8 +98,29 @@ LAUNCHER = rf"\s*(?:{'|'.join(_nameless(_LAUNCHERS))})+"
 AHEAD = rf"\s*(?:(?:{'|'.join((*_nameless((*_LAUNCHERS, *_LOGGERS)), _HOST_AHEAD))}) *)*?"
 """A pattern for all of it, as little as the rest of the line leaves over: where that rest is known by its form."""
 
+_NAME = r"[\w-]+(?:\.[\w-]+)*"
+_HEADER = re.compile(
+    rf"(?P<ansible>{_NAME}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!)(?: \| rc=\d+)? (?:>>|=> \{{) *"
+    rf"|\[\d+\] {_CLOCK} \[(?:SUCCESS|FAILURE)\] (?:\S+@)?(?P<pssh>{_NAME})(?:[: ].*)?"
+    r"|==> (?P<tail>\S+) <=="
+    r"|(?P<marks>={2,8}) (?P<loop>\S+) (?P=marks)"
+)
+"""Lines above the output of a host. What a loop of the shell writes, programs write above a part of their own."""
+_RULE = re.compile(r"-{16} *")
+_GROUP = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)?(?:,[\w.-]+(?:\[[\d,-]+\][\w.-]*)?)*")
+_NUMBERED = re.compile(r"(?P<stem>[A-Za-z][\w-]*?)\d[\w-]*(?P<domain>(?:\.[\w-]+)*)")
+_NO_STEM = re.compile(
+    r"(?i)(?:cuda|gpu|cpu|rank|port|numa|socket|device|dev|disk|nvme|sd|mlx|hfi|bnxt|irdma|ib|eth|en|link|lane|slot|nic|hca"
+    r"|test|step|run|iter|iteration|round|pass|phase|part|section|case|trial|epoch|loop|job|task|stage|config|size|v)[\w]*[_-]?"
+)
+"""What scripts number within a host."""
+
 _LAUNCHER_OF_LINE = re.compile(LAUNCHER)
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_LEFT_OUT = re.compile(
+    r"(?m) *\[repeated (?P<number>\d{1,9})x across cluster\](?: \(Ray deduplicates logs by default\..*)?$"
+)
+"""Behind a line; before one it stands with the worker's name."""
 _MOST_LAYERS = 6
 _MOST_SAMPLED = 2000
 
@@ -103,8 +138,22 @@ def without_launcher(line: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """A text without what sets colours and titles of terminals."""
-    return _ESCAPE.sub("", text)
+    """A text without what sets colours and titles of terminals, and without Ray's word on lines that it left out.
+
+    >>> without_escapes("\x1b[36ma line\x1b[0m [repeated 7x across cluster]")
+    'a line'
+    """
+    plain = _ESCAPE.sub("", text)
+    return _LEFT_OUT.sub("", plain) if "across cluster]" in plain else plain
+
+
+def num_left_out(text: str) -> int:
+    """How many lines Ray left out because they were like others: of other workers, with other numbers in them.
+
+    >>> num_left_out("a line [repeated 7x across cluster]")
+    7
+    """
+    return sum(int(match["number"]) for match in _LEFT_OUT.finditer(_ESCAPE.sub("", text)))
 
 
 class PlainLine(NamedTuple):
@@ -127,7 +176,7 @@ class PlainLine(NamedTuple):
 
 
 def unwrapped(text: str) -> list[PlainLine]:
-    r"""All lines of a text, without the prefixes that its lines share.
+    r"""All lines of a text, without the prefixes that its lines share, or under the headers that name their hosts.
 
     What could be the program's own words is a prefix only where most lines have it.
 
@@ -138,9 +187,47 @@ def unwrapped(text: str) -> list[PlainLine]:
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)
-    if not layers:
-        return [PlainLine(number, "", "", line) for number, line in enumerate(lines, 1)]
-    return [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
+    within = [_without(PlainLine(number, "", "", line), layers) for number, line in enumerate(lines, 1)]
+    if _HOST in layers:
+        hosts = {line.origin for line in within}
+        within = [_without_known(line, hosts) for line in within]
+    return _under_headers(within)
+
+
+def _under_headers(lines: list[PlainLine]) -> list[PlainLine]:
+    """Lines of hosts one after the other, with the host that the header above them names; the headers are empty then.
+
+    Known are those of dshbak, which may name several hosts (``cb[01-04]``), ansible, pssh, and of a loop of the shell
+    where all names differ in numbers alone: ``== cb01 ==``.
+    """
+    if any(line.origin for line in lines):
+        return lines
+    heads: dict[int, str] = {}
+    loop: dict[int, str] = {}
+    for index, line in enumerate(lines):
+        if line.text[:1] == "-" and index + 2 < len(lines) and _RULE.fullmatch(line.text):
+            if _RULE.fullmatch(lines[index + 2].text) and _GROUP.fullmatch(lines[index + 1].text.strip()):
+                heads |= dict.fromkeys(range(index, index + 3), lines[index + 1].text.strip())
+        elif match := _HEADER.fullmatch(line.text):
+            if host := match["ansible"] or match["pssh"]:
+                heads[index] = host
+            else:
+                loop[index] = re.sub(r"\.(?:txt|log|out)$", "", match["tail"] or match["loop"])
+    heads |= loop if _are_hosts(loop.values()) else {}
+    if not heads:
+        return lines
+    under, host = [], ""
+    for index, line in enumerate(lines):
+        host = heads.get(index, host)
+        under.append(line._replace(origin=host, text="" if index in heads else line.text))
+    return under
+
+
+def _are_hosts(names: Collection[str]) -> bool:
+    """Whether names differ in numbers alone, as those of hosts do, and are of no parts of a host."""
+    numbered = [_NUMBERED.fullmatch(name) for name in names]
+    stems = {(match["stem"], match["domain"]) if match else ("", "") for match in numbered}
+    return len({*names}) > 1 and len(stems) == 1 and not any(_NO_STEM.fullmatch(stem) or not stem for stem, _ in stems)
 
 
 def plain_text(text: str) -> str:
@@ -181,6 +268,12 @@ def _without(line: PlainLine, layers: Sequence[_Form]) -> PlainLine:
             time = said.get("time") or time
             text = text[match.end() :]
     return PlainLine(number, origin, time, text)
+
+
+def _without_known(line: PlainLine, hosts: Collection[str]) -> PlainLine:
+    """Without a host that other lines name, also before a number alone: the head of a matrix of one GPU."""
+    match = _NUMBER.match(line.text)
+    return line._replace(origin=match["host"], text=match["rest"]) if match and match["host"] in hosts else line
 
 
 def _origin(said: dict[str, str | None], known: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
@@ -47,10 +47,14 @@ class IbstatDevice:
 
 @dataclass(frozen=True)
 class Ibstat:
-    """All devices, and what ibstat said last where it failed at one: the devices behind that are not listed."""
+    """All devices, and what ibstat said last where it failed at one: the devices behind that are not listed.
+
+    ``cut`` is the device or port within which the text ends; of a port without its state nothing is listed.
+    """
 
     devices: tuple[IbstatDevice, ...]
     failure: str
+    cut: str = ""
 
 
 Fields = dict[str, str]
@@ -67,7 +71,7 @@ def parse(text: str) -> Ibstat:
     Raises
     ------
     ToolError
-        If no device is named and no failure either, or a port has no state.
+        If no device is named and no failure either, or a port that others follow has no state.
     """
     if text.lstrip().startswith("{"):
         return _of_json(text)
@@ -85,7 +89,30 @@ def parse(text: str) -> Ibstat:
             (ports[[*ports][-1]] if ports else own)[field[1]] = field[2].strip()
     if not devices and not failure:
         raise ToolError(f"ibstat names no device: {text.strip()[-200:]!r}")
-    return Ibstat(tuple(_device(*device) for device in devices), failure)
+    cut = _cut(devices, text) if devices and not failure else ""
+    return Ibstat(tuple(_device(*device) for device in devices), failure, cut)
+
+
+_STATES = {"State", "Physical state"}
+_LAYERS = ("InfiniBand", "Ethernet")
+
+
+def _cut(devices: Sequence[tuple[str, Fields, dict[int, Fields]]], text: str) -> str:
+    """Where the text ends too early, with what may be half a word taken out of the last port."""
+    name, own, ports = devices[-1]
+    fields = ports[[*ports][-1]] if ports else own
+    if not text.endswith("\n") and fields and fields.get("Link layer") not in _LAYERS:
+        fields.popitem()
+    is_short = len(ports) < (_number(own.get("Number of ports")) or 1)
+    if not ports:
+        return name
+    place = f"{name} port {[*ports][-1]}"
+    others = [each for *_, of_device in devices for each in of_device.values() if each is not fields]
+    usual = {"Rate", *_STATES}.union(set[str]().union(*others[:1]).intersection(*others))
+    is_cut = is_short or not usual <= {*fields}
+    if not {*fields} >= _STATES:
+        ports.popitem()
+    return place if is_cut else ""
 
 
 def _of_json(text: str) -> Ibstat:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from clusterbench.errors import ToolError
 from clusterbench.run_folder.redaction import redacted_value
-from clusterbench.tools._prefix import AHEAD
+from clusterbench.tools._prefix import AHEAD, without_escapes
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _lines(text: str) -> Iterator[_Line]:
     """NCCL's lines; those of other programs are passed over."""
     *ended, last = text.split("\n")
     for number, raw in enumerate((*ended, last)):
-        line = _ESCAPE.sub("", raw).rstrip("\r")
+        line = without_escapes(_ESCAPE.sub("", raw).rstrip("\r"))
         is_ended = number < len(ended)
         if is_ended and (version := _VERSION.fullmatch(line)):
             yield _Line("", 0, "", f"NCCL version {version[1]}")

@@ -44,6 +44,13 @@ def is_p2p_bandwidth(text: str) -> bool:
     return _BEGIN in text or _ONE_WAY.search(text) is not None
 
 
+def row_of(text: str, source: int) -> int:
+    """Where in a text that :func:`parse` takes the row of a GPU begins, of copies in one direction with peer access."""
+    title = _ONE_WAY.search(text)
+    row = re.compile(rf"(?m)^\s*{source}\s+[\d.]").search(text, title.end() if title else 0)
+    return row.end() if row else 0
+
+
 def parse(text: str) -> P2pBandwidth:
     """What it measured.
 

@@ -636,7 +636,7 @@ def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, 
     assert [(each.name, each.what) for each in examination.found] == found
     assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
     if memory:
-        assert examination.found[0].evidence == "said.txt:39: Double Bit"
+        assert examination.found[0].evidence == "said.txt:39: Double Bit: 12"
 
 
 def test_a_gpu_without_a_handle_is_found_however_its_driver_writes_gpu(examined):
@@ -1029,3 +1029,72 @@ def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
     assert kind == "nvidia-smi"
     assert {(found.name, found.severity) for found in examination.found} == expected
     assert examination.word == ("SUSPECT" if expected else "NOT JUDGED")
+
+
+def test_evidence_is_of_the_file_that_says_it_and_never_of_one_in_order(tmp_path):
+    """Lines alike stand in both: the name of a port, of a GPU, of a link."""
+    said = {
+        "ibstat": (
+            IBSTAT.format(state="Active", physical="LinkUp"),
+            IBSTAT.format(state="Down", physical="Polling"),
+            ":1, in the words of /sys/class/infiniband/mlx5_0/ports/1/state: 1: DOWN; phys_state: 2: Polling",
+        ),
+        "nvidia-smi -q": (
+            SMI,
+            SMI.replace("Current                   : 16x", "Current                   : 8x"),
+            ":7, in the words of NVML PCIe link width: x8; most x16",
+        ),
+        "nvidia-smi nvlink -s": (
+            NVLINK.format(name="H100", first="26.562 GB/s", second="26.562 GB/s"),
+            NVLINK.format(name="H100", first="26.562 GB/s", second="13.281 GB/s"),
+            ":4: Link 0: 13.281 GB/s",
+        ),
+    }
+    for kind, (well, ill, evidence) in said.items():
+        (tmp_path / "well.txt").write_text(well)
+        (tmp_path / "ill.txt").write_text(ill)
+        for files in (["well.txt", "ill.txt"], ["ill.txt", "well.txt"]):
+            examination, _ = examine_logs([tmp_path / file for file in files])
+            found = next(each for each in examination.found if each.severity == "error")
+            assert (kind, found.hosts, found.evidence) == (kind, ("ill.txt",), f"ill.txt{evidence}")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "\t\tRat",
+        "\t\tRate: 40",
+        "\tPort 1:\n\t\tState: Act",
+        "\tCA type: MT41",
+        "\tFirmware version: 28.3",
+        "\t\tLink layer: Infi",
+    ],
+)
+def test_a_list_of_ports_that_is_cut_is_not_judged_there_and_found_in_nothing(tmp_path, end):
+    """The last port has half a word, the last device no port: no rate of 40 beside 400, no device that is missing."""
+    port = IBSTAT.format(state="Active", physical="LinkUp")
+    listed = [port.replace("mlx5_0", f"mlx5_{number}") for number in range(4)]
+    cut = "".join(listed[:3]) + listed[3][: listed[3].index(end) + len(end)]
+    (tmp_path / "cut.txt").write_text(cut)
+    (tmp_path / "whole.txt").write_text("".join((*listed, port.replace("mlx5_0", "mlx5_4"))))
+    examination, _ = examine_logs([tmp_path / "cut.txt", tmp_path / "whole.txt"])
+    assert examination.found == ()
+    place = "mlx5_3" if end[:2] != "\t\t" and "Port" not in end else "mlx5_3 port 1"
+    parts = [(part.hosts, part.why) for part in examination.not_judged if part.name == "ibstat"]
+    assert parts == [(("cut.txt",), f"the text ends within {place}")]
+
+
+def test_a_list_of_ports_without_a_line_break_at_its_end_is_whole(examined):
+    examination, _ = examined(IBSTAT.format(state="Active", physical="LinkUp").rstrip())
+    assert not [part for part in examination.not_judged if part.name == "ibstat"]
+
+
+def test_sockets_are_found_also_in_a_log_that_has_receiving_ends_alone(examined):
+    said = [
+        line
+        for line in WHOLE.replace("NET/IB/", "NET/Socket/").replace("/GDRDMA", "").splitlines()
+        if "[send]" not in line
+    ]
+    examination, _ = examined("".join(f"{line}\n" for line in said))
+    assert ("sockets", "error") in {(found.name, found.severity) for found in examination.found}
+    assert "ways" not in {healthy.name for healthy in examination.healthy}

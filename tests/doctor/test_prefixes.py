@@ -8,6 +8,7 @@ import pytest
 
 from clusterbench.doctor.logs import READERS, examine_logs
 from clusterbench.doctor.said import File
+from clusterbench.tools._prefix import unwrapped
 from tests.doctor import test_logs as said
 from tests.doctor import test_torch_log
 from tests.doctor.readers import (
@@ -53,6 +54,7 @@ PREFIXES = {
     "CloudWatch": "  | 2026-03-02T14:10:00.208-07:00 | ",
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
+    "Ray, without a name": "(pid=1019, ip=10.0.0.1) ",
     "kubectl": "[pod/w-0/main] ",
     "kubectl with times": "2026-03-02T14:10:00.123456789Z ",
     "containerd": "2026-03-02T14:10:00.123456789Z stderr F ",
@@ -67,6 +69,15 @@ PREFIXES = {
     "Python's logging": "2026-03-02 14:10:00,123 - root - INFO - ",
     "Python's logging, unconfigured": "INFO:root:",
     "DeepSpeed": "[2026-03-02 14:10:00,123] [INFO] [launch.py:347] ",
+    "Python's logging, the name in brackets": "2026-03-02 14:10:00,123 INFO [train] ",
+    "Python's logging, the level in brackets": "[2026-03-02 14:10:00,123][INFO] ",
+    "Python's logging, the level behind the name": "2026-03-02 14:10:00,123 train INFO ",
+    "Python's logging, colons": "2026-03-02 14:10:00,123:INFO:",
+    "Flask": "[2026-03-02 14:10:00,123] INFO in train: ",
+    "rich": "[03/02/26 14:10:00] INFO     ",
+    "glog": "I0302 14:10:00.123456 140123 train.py:12] ",
+    "NeMo": "[NeMo I 2026-03-02 14:10:00 train:12] ",
+    "stern": "llm-worker-0 main ",
     "Hydra": "[2026-03-02 14:10:00,123][root][INFO] - ",
     "loguru": "2026-03-02 14:10:00.123 | INFO     | __main__:run:12 - ",
     "mpirun": "[1,0]<stdout>:",
@@ -190,10 +201,56 @@ def test_a_kernel_log_of_several_hosts_is_judged_host_by_host(tmp_path, ahead, t
     assert (first.evidence, second.evidence) == (f"dmesg.txt:1: {XID}", f"dmesg.txt:2: {XID}")
 
 
-def test_two_files_of_one_name_are_two_hosts(tmp_path):
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "dmesg.txt").write_text(said.XID)
-    examination, _ = examine_logs([tmp_path / folder / "dmesg.txt" for folder in "ab"])
-    assert examination.hosts == ("dmesg.txt", "dmesg.txt (2)")
-    assert [found.hosts for found in examination.found] == [("dmesg.txt", "dmesg.txt (2)")]
+def test_a_folder_is_a_host_where_files_of_several_have_one_name(tmp_path):
+    """``cb0*/ibstat.txt cb0*/dmesg.txt``: what is said of a host is said of it in all of its files."""
+    files = [tmp_path / host / "logs" / name for name in ("ibstat.txt", "dmesg.txt") for host in ("cb01", "cb02")]
+    texts = {"ibstat.txt": said.IBSTAT.format(state="Active", physical="LinkUp"), "dmesg.txt": said.XID}
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(texts[file.name] if "cb02" in file.parts else said.IBSTAT.format(state="Down", physical="x"))
+    examination, _ = examine_logs(files)
+    assert examination.hosts == ("cb01", "cb02")
+    assert {(found.name, found.hosts) for found in examination.found} == {("port_state", ("cb01",)), ("xid", ("cb02",))}
+    (xid,) = (found for found in examination.found if found.name == "xid")
+    assert xid.evidence.startswith(f"{tmp_path}/cb02/logs/dmesg.txt:1: NVRM: Xid")
+
+
+def test_a_file_that_shares_no_name_is_called_as_it_is(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(said.XID)
+    examination, _ = examine_logs([tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "a.txt"])
+    assert examination.hosts == ("a.txt", "b.txt")
+    assert [found.hosts for found in examination.found] == [("a.txt", "b.txt")]
+
+
+@pytest.mark.parametrize("name", ["RuntimeError", "torch.AcceleratorError", "UserWarning", "KeyboardInterrupt"])
+def test_the_name_of_an_exception_is_no_host(tmp_path, name):
+    (tmp_path / "job.txt").write_text(f"{name}: CUDA error: uncorrectable ECC error encountered\n")
+    examination, _ = examine_logs([tmp_path / "job.txt"])
+    assert examination.hosts == ("job.txt",)
+    assert examination.found[0].evidence.startswith(f"job.txt:1: {name}: CUDA error")
+
+
+def test_a_number_alone_is_the_hosts_line_where_others_name_that_host():
+    """The head of nvbandwidth's matrix of one GPU; a counter is the program's own word."""
+    lines = (*("cb17: Running",) * 8, "cb17:            0", "cb17:  0     55.63", "rx: 12")
+    said = [(line.origin, line.text) for line in unwrapped("\n".join(lines))]
+    assert said[8:] == [("cb17", "           0"), ("cb17", " 0     55.63"), ("", "rx: 12")]
+
+
+def test_a_line_that_ray_says_was_repeated_is_read_and_the_others_are_missed(tmp_path):
+    """Source: Ray 2.9's default, RAY_DEDUP_LOGS=1, which writes the mark behind the line."""
+    hint = " (Ray deduplicates logs by default. Set RAY_DEDUP_LOGS=0 to disable log deduplication, or see https://x.)"
+    lines = [f"\x1b[36m(Worker pid=7, ip=10.0.0.1)\x1b[0m {line}" for line in WHOLE.splitlines()]
+    marks = [
+        f"{line}\x1b[32m [repeated 7x across cluster]{hint if not number else ''}\x1b[0m"
+        for number, line in enumerate(lines)
+    ]
+    (tmp_path / "bare.txt").write_text(WHOLE)
+    (tmp_path / "ray.txt").write_text("".join(f"{line}\n" for line in marks))
+    bare, _ = examine_logs([tmp_path / "bare.txt"])
+    examination, _ = examine_logs([tmp_path / "ray.txt"])
+    assert [found.what for found in examination.found] == [found.what for found in bare.found]
+    assert [healthy.what for healthy in examination.healthy] == [healthy.what for healthy in bare.healthy]
+    why = f"Ray left out {7 * len(lines):,} lines that other workers wrote, as like others"
+    assert why in {part.why for part in examination.not_judged}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.peers import WeakPairs, weak_gpus, weak_pairs
@@ -64,7 +65,7 @@ class NvbandwidthTables(HostText):
         unclear: list[str] = []
         for test, piece in pieces.items():
             try:
-                matrices |= nvbandwidth.parse(f"Running {test}.\n{piece}\n\n")
+                matrices |= nvbandwidth.parse(f"Running {test}.\n{piece.text}\n\n")
             except ToolError as error:
                 unclear.append(str(error))
         devices = len({*_DEVICE.findall(text)})
@@ -89,30 +90,50 @@ class NvbandwidthTables(HostText):
         return Said(found=tuple(found), healthy=healthy, not_judged=unknown, hosts=(name,))
 
 
-def _pieces(text: str) -> dict[str, str]:
+class _Piece(NamedTuple):
+    """A matrix with its title, which stands in a line of the text; rows of JSON have no lines of their own."""
+
+    line: int
+    text: str
+    has_rows: bool = True
+
+    def row(self, row: int) -> str:
+        """``12: 3 150.00 N/A``: a row as printed, behind the matrix' title and head, with its line."""
+        lines = self.text.split("\n")
+        index = next((index for index, line in enumerate(lines) if index > 1 and line.split()[:1] == [str(row)]), 0)
+        return f"{self.line + (index if self.has_rows else 0)}: {lines[index].strip()}"
+
+
+def _pieces(text: str) -> dict[str, _Piece]:
     """The matrices of each test, from its title on; a test that prints several gives each a word of its title's end.
 
     Where its name was not copied, the sum below it has it; a matrix between GPUs is judged without a name, too.
     """
-    pieces: dict[str, str] = {}
+    pieces: dict[str, _Piece] = {}
     for title in _TITLE.finditer(text):
         running = re.findall(r"Running (\w+)", text[: title.start()])
         running = running or re.findall(r"SUM (\w+)", text[title.end() :])[:1] or [f"unnamed_test_{len(pieces) + 1}"]
         suffix = re.search(r"GPU\(column\) (\w+) bandwidth", title[0])
         test = f"{running[-1]}_{suffix[1].lower()}" if suffix else running[-1]
-        lines = text[title.start() :].lstrip("\n").split("\n")
+        start = title.end() - len(title[0].lstrip())
+        lines = text[start:].split("\n")
         end = next((number for number, line in enumerate(lines) if not line.strip()), None)
-        pieces[test] = "\n".join(lines[:end] if end is not None else lines[:-1])
+        whole = "\n".join(lines[:end] if end is not None else lines[:-1])
+        pieces[test] = _Piece(text.count("\n", 0, start) + 1, whole)
     return pieces
 
 
-def _of_json(text: str) -> dict[str, str]:
+def _of_json(text: str) -> dict[str, _Piece]:
     """The same of the report of ``-j``."""
     try:
         report = json.loads(text)
         tests = report["nvbandwidth"]["testcases"]
         return {
-            test["name"]: "\n".join(_lines_of_json(test["bandwidth_description"], test["bandwidth_matrix"]))
+            test["name"]: _Piece(
+                text.count("\n", 0, max(0, text.find(json.dumps(test["name"])))) + 1,
+                "\n".join(_lines_of_json(test["bandwidth_description"], test["bandwidth_matrix"])),
+                has_rows=False,
+            )
             for test in tests
             if test.get("bandwidth_matrix")
         }
@@ -126,7 +147,7 @@ def _lines_of_json(title: str, rows: Sequence[Sequence[object]]) -> Iterator[str
     yield from (" ".join(map(str, [number, *row])) for number, row in enumerate(rows))
 
 
-def _judged(test: str, matrix: Matrix, text: str, name: str) -> tuple[list[Found], str, int]:
+def _judged(test: str, matrix: Matrix, piece: _Piece, name: str) -> tuple[list[Found], str, int]:
     """What is slow in one matrix, what is not clear, and how many cells have peers, where all is clear."""
     # A latency is held against others as what can be done in a second, so that more is better in both.
     rates = {pair: cell if matrix.unit == "B/s" else 1 / cell for pair, cell in matrix.cells.items()}
@@ -134,7 +155,7 @@ def _judged(test: str, matrix: Matrix, text: str, name: str) -> tuple[list[Found
         said = weak_pairs(_with_refused(rates))
         worst = sorted(said.pairs, key=lambda pair: rates.get(pair, 0.0))
         shown = worst[:1] if said.gpu is not None else worst
-        return [*_of_pairs(test, matrix, shown, said, text, name)], said.unclear, 0 if said.unclear else len(rates)
+        return [*_of_pairs(test, matrix, shown, said, piece, name)], said.unclear, 0 if said.unclear else len(rates)
     if not _ONE_BY_ONE.match(test):
         return [], "", 0
     found, unclear = [], ""
@@ -145,20 +166,20 @@ def _judged(test: str, matrix: Matrix, text: str, name: str) -> tuple[list[Found
         unclear = unclear or said_of_gpus.unclear
         for gpu in said_of_gpus.gpus:
             what = f"{test}: {_words(of_gpu[gpu], matrix)}, the median GPU {_words(said_of_gpus.usual, matrix)}"
-            evidence = f"{name}: {_row(text, row)}"
+            evidence = f"{name}:{piece.row(row)}"
             found.append(Found("weak_copy", "error", (name,), f"GPU {gpu}", what, evidence, *_OF_HOST))
     return found, unclear, len(rates) if len(rates) > len(rows) and not unclear else 0
 
 
 def _of_pairs(
-    test: str, matrix: Matrix, pairs: Sequence[tuple[int, int]], said: WeakPairs, text: str, name: str
+    test: str, matrix: Matrix, pairs: Sequence[tuple[int, int]], said: WeakPairs, piece: _Piece, name: str
 ) -> Iterator[Found]:
     for pair in pairs:
         where = f"GPU {pair[0]} and GPU {pair[1]}" if said.gpu is None else f"GPU {said.gpu} and all others"
         rate = matrix.cells.get(pair)
         own = "N/A" if rate is None else _words(rate if matrix.unit == "B/s" else 1 / rate, matrix)
         what = f"{test}: {own}, the median pair {_words(said.usual, matrix)}"
-        evidence = f"{name}: {_row(text, pair[0])}"
+        evidence = f"{name}:{piece.row(pair[0])}"
         yield Found("weak_pair", "error", (name,), where, what, evidence, *_OF_PAIRS)
 
 
@@ -170,9 +191,3 @@ def _with_refused(rates: Mapping[tuple[int, int], float]) -> dict[tuple[int, int
 
 def _words(rate: float, matrix: Matrix) -> str:
     return f"{rate / 1e9:.1f} GB/s" if matrix.unit == "B/s" else f"{1e9 / rate:.0f} ns"
-
-
-def _row(text: str, row: int) -> str:
-    """A row of a matrix as printed."""
-    match = re.search(rf"(?m)^\s*{row}\s+(?:[\d.]+|N/A)(?:[ \t].*)?$", text)
-    return match[0].strip() if match else text

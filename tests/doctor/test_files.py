@@ -1,0 +1,70 @@
+"""Files as people have them: packed, in another encoding, or with each line in JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+
+import pytest
+
+from clusterbench.doctor import files
+from clusterbench.doctor.files import text_of
+from clusterbench.doctor.logs import examine_logs
+from clusterbench.errors import SuiteError
+from tests.doctor import test_logs as said
+from tests.tools.test_nccl_log import WHOLE
+
+FAULTY = WHOLE + said.WHOLE_WITH_A_FAULT
+
+
+def docker(text):
+    time = "2026-03-02T14:10:00.123456789Z"
+    return "".join(
+        json.dumps({"log": f"{line}\n", "stream": "stdout", "time": time}) + "\n" for line in text.splitlines()
+    )
+
+
+HOLDS = {
+    "gzip": gzip.compress(FAULTY.encode()),
+    "gzip in two parts": gzip.compress(FAULTY[:700].encode()) + gzip.compress(FAULTY[700:].encode()),
+    "PowerShell's UTF-16": FAULTY.replace("\n", "\r\n").encode("utf-16"),
+    "UTF-16, the high byte first": b"\xfe\xff" + FAULTY.encode("utf-16-be"),
+    "Docker": docker(FAULTY).encode(),
+    "Docker, packed": gzip.compress(docker(FAULTY).encode()),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDS)
+def test_how_a_file_is_written_changes_nothing(tmp_path, kind):
+    (tmp_path / "job.log").write_bytes(FAULTY.encode())
+    plain = examine_logs([tmp_path / "job.log"])
+    assert [found.name for found in plain[0].found] == ["transfer_given_up"]
+    (tmp_path / "job.log").write_bytes(HOLDS[kind])
+    assert examine_logs([tmp_path / "job.log"]) == plain
+
+
+def test_a_long_line_of_docker_is_put_together_where_it_ends(tmp_path):
+    parts = [{"log": "a " * 4}, {"log": "b\n"}, {"log": "c\n"}]
+    (tmp_path / "x").write_text("".join(f"{json.dumps(part)}\n" for part in parts) + "no JSON\n")
+    assert text_of(tmp_path / "x") == "\na a a a b\nc\nno JSON\n"
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, members):
+    monkeypatch.setattr(files, "_MOST_UNPACKED", 2**20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(2**20 // members + 9)) * members)
+    with pytest.raises(SuiteError, match=r"bomb\.gz unpacks to more than 1 MiB"):
+        text_of(tmp_path / "bomb.gz")
+
+
+def test_a_packed_file_that_is_cut_says_what_stands_before_and_a_broken_one_is_refused(tmp_path):
+    text = "".join(f"line {number} {os.urandom(4).hex()}\n" for number in range(5000))
+    packed = gzip.compress(text.encode())
+    (tmp_path / "cut.gz").write_bytes(packed[: len(packed) // 2])
+    assert text.startswith(text_of(tmp_path / "cut.gz"))
+    assert len(text_of(tmp_path / "cut.gz")) > len(text) // 4
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + zlib.compress(b"x" * 99))
+    with pytest.raises(SuiteError, match=r"broken\.gz cannot be unpacked"):
+        text_of(tmp_path / "broken.gz")
