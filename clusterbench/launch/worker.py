@@ -43,7 +43,7 @@ from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.proof.groups import check_groups
 from clusterbench.run_folder.passes import EVERY_REPEAT
-from clusterbench.run_folder.redaction import set_by_suite
+from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES, Point, Step, Timing
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -283,7 +283,8 @@ class _Worker:
             traceback.print_exc()
         evidence = dict(getattr(error, "evidence", {}))
         rank, host = self.place.rank, self.order.host
-        self.channel.send(RankFailed(rank, host, _status(error), _reason(error), self._phase, evidence))
+        reason = redacted(_reason(error), secrets_of(os.environ))  # the head knows its own variables only
+        self.channel.send(RankFailed(rank, host, _status(error), reason, self._phase, evidence))
 
 
 def _status(error: BaseException) -> Failure:

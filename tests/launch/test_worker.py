@@ -13,7 +13,7 @@ import torch
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.settling import Rule
-from clusterbench.launch.messages import RunCase
+from clusterbench.launch.messages import RankFailed, RunCase
 from clusterbench.launch.worker import ALLOCATOR, _Worker
 from clusterbench.types import Timing
 from tests.ranks import run_ranks
@@ -41,6 +41,16 @@ def worker_of(ranks_per_gpu: int = 1, environment: Mapping[str, str] | None = No
     worker = _Worker.__new__(_Worker)
     worker.start = SimpleNamespace(ranks_per_gpu=ranks_per_gpu, environment=environment or {})  # type: ignore[assignment]
     return worker
+
+
+def test_what_a_rank_says_is_without_the_secrets_of_its_own_host(monkeypatch: Any) -> None:
+    """The head, whose variables are others, wrote it down as it came: into hosts.json, the page and the bundle."""
+    monkeypatch.setenv("MY_TOKEN", "plain-words-of-host-two")
+    worker, sent = worker_of(), list[RankFailed]()
+    worker.channel = SimpleNamespace(send=sent.append)  # type: ignore[assignment]
+    worker.place, worker.order, worker._phase = SimpleNamespace(rank=1), SimpleNamespace(host="cb2"), "timed"  # type: ignore[assignment]
+    worker.report_failure(RuntimeError("login with plain-words-of-host-two was refused"))
+    assert sent[0].reason == "RuntimeError: login with [removed] was refused"
 
 
 def test_the_allocators_segments_grow(monkeypatch: Any) -> None:

@@ -159,6 +159,7 @@ def padded(data: bytes) -> bytes:
 
 
 NESTED = b"[" * 100_000
+EMPTY_LISTS = b'{"sha256":{},"x":[' + b"[]," * 2_000_000 + b"[]]}"
 ZEROS = 80 * 2**20
 CHAIN = b"30 comment=%s\n" % (b"x" * 18)
 
@@ -180,6 +181,9 @@ HARMFUL: dict[str, Callable[[], Iterator[bytes]]] = {
     "the same twice": lambda: iter([header("run/a", 0), header("run/a", 0)]),
     "many files": lambda: (header(f"run/{number}", 0) for number in range(4)),
     "a file as a folder": lambda: iter([header("run/a", 0), header("run/a/b", 0), *manifest(b"", "a", "a/b")]),
+    "a manifest of empty lists": lambda: iter(
+        [header("run/MANIFEST.json", len(EMPTY_LISTS)), padded(EMPTY_LISTS), bytes(1024)]
+    ),
     "a manifest of brackets": lambda: iter([header("run/MANIFEST.json", len(NESTED)), padded(NESTED), bytes(1024)]),
 }
 
