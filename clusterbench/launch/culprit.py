@@ -34,6 +34,12 @@ _PEER_LOST = re.compile(
 )
 """What a rank raises because *another* one is gone. Source: Gloo and c10d, measured with torch 2.13."""
 
+_MEETING = "device"
+"""What ranks have reached while they meet."""
+
+_NO_SUCH_LENGTH = "bad_alloc"
+"""What a rank raises that meets others and reads a length which none of them wrote: it needs next to no memory then."""
+
 _WAITING = re.compile(
     r"/torch/distributed/|/torch/autograd/graph\.py|/engine/communicator\.py|/torch/cuda/(__init__|streams)\.py"
 )
@@ -86,7 +92,7 @@ class Trouble(Exception):
     @property
     def is_disturbance(self) -> bool:
         """Whether ranks could not meet and none is at fault: their ports are open then, without authentication."""
-        return self.blame == "unknown" and self.phase == "device"
+        return self.blame == "unknown" and self.phase == _MEETING
 
 
 def is_victim(event: BadEvent) -> bool:
@@ -109,7 +115,7 @@ def _suspicion(event: BadEvent) -> tuple[int, int]:
         case RankFailed(status="failed"):
             return (_VICTIM if says_that_a_peer_is_gone(event.reason) else 4), event.rank
         case RankFailed(status="out_of_memory"):
-            return 3, event.rank
+            return (_VICTIM if event.phase == _MEETING and _NO_SUCH_LENGTH in event.reason else 3), event.rank
         case RankFailed():
             return 5, event.rank
 
@@ -181,7 +187,7 @@ def _failed(
     who = "" if worst.status == "wrong" else f"rank {worst.rank} (host {worst.host}): "
     evidence = [event.evidence for event in sorted(alike, key=lambda event: event.rank)]
     return Trouble(
-        worst.status,
+        "failed" if is_victim(worst) else worst.status,
         f"{who}{worst.reason}{also}",
         worst.phase,
         worst.rank,

@@ -394,6 +394,22 @@ def test_a_start_that_an_outsider_disturbs_is_named_and_made_again_once(tmp_path
     assert orders.count("start") == 2
 
 
+def test_a_length_that_no_rank_wrote_is_a_disturbance_and_no_want_of_memory(tmp_path):
+    """Who overwrote keys of the store had a rank and a host named that had done nothing."""
+    read = failed(1, "MemoryError: std::bad_alloc", "out_of_memory", "device")
+    first, second = conduct(tmp_path, [case("a")], start=Turns([read], ready()))[0]
+    assert (first.status, first.blame, second.status, second.attempt) == ("failed", "unknown", "ok", 2)
+    assert "any program that reaches their ports can disturb that" in first.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase"), [("MemoryError: std::bad_alloc", "prepared"), ("MemoryError: planted", "device")]
+)
+def test_elsewhere_or_in_other_words_it_is_want_of_memory(tmp_path, reason, phase):
+    (only,) = conduct(tmp_path, [case("a")], case=[failed(1, reason, "out_of_memory", phase)])[0]
+    assert (only.status, only.blame, only.rank) == ("out_of_memory", "process", 1)
+
+
 def test_ranks_that_wait_for_each_other_while_they_meet_start_again(tmp_path):
     waiting = Inspected(tuple(seen(rank, phase="device", stack=WAITING) for rank in range(4)))
     first, second = conduct(tmp_path, [case()], start=Turns([], ready()), inspect=[waiting])[0]
