@@ -14,7 +14,11 @@ from torch.utils.hooks import RemovableHandle
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.job.passes import MOST_UPDATES, between, updates_between
-from clusterbench.parallel import Parallelism
+from clusterbench.model.decoder import Layer
+from clusterbench.model.experts import MixtureOfExperts
+from clusterbench.parallel import Parallelism, of_kind
+from clusterbench.parallel.expert import ExpertParallel
+from clusterbench.parallel.recompute import Recompute
 from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
 from clusterbench.training.built_step import BuiltStep
@@ -22,7 +26,8 @@ from clusterbench.words import plural
 
 _FINAL = "final_loss"
 _FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "backward", "update", "call", "other input"
-_COUNTED = _FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER
+_OF_LAYERS, _UNBALANCED = "layer forward", "unbalanced layer"
+_COUNTED = _FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER, _UNBALANCED
 
 
 class TimedStep:
@@ -47,7 +52,7 @@ class TimedStep:
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._between: list[tuple[Tensor, Tensor | None]] = []
         self._compiled: CompiledStep | None = None
-        self._forwards = self._backwards = self._updates = self._smaller = 0
+        self._forwards = self._backwards = self._of_layers = self._updates = self._smaller = 0
         self._elements = self._of_first_call = 0
         self._counting: list[RemovableHandle] = []
 
@@ -61,6 +66,10 @@ class TimedStep:
                     module.register_forward_pre_hook(self._count),
                     module.register_forward_hook(self._count_its_backward),
                 )
+            ]
+            # a layer that is computed again goes through its own forward, and so through its first norm, once more
+            self._counting += [
+                layer.attention_norm.register_forward_pre_hook(self._count_layer) for layer in self._layers
             ]
         before, self._elements = self.step.num_steps, 0
         loss = self.step()
@@ -78,6 +87,20 @@ class TimedStep:
     def _count(self, _: object, arguments: tuple[Any, ...]) -> None:
         self._forwards += 1
         self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
+
+    @property
+    def _layers(self) -> list[Layer]:
+        """Those whose forwards are counted: none where layers are compiled, as hooks would be, too.
+
+        Nor of a step of which it was not said what it was built with: whether layers are computed again is not known.
+        """
+        assert self._compiled is not None
+        if self._compiled.is_compiled or not self._active:
+            return []
+        return [part for module in self.step.modules for part in module.modules() if isinstance(part, Layer)]
+
+    def _count_layer(self, _: object, __: object) -> None:
+        self._of_layers += 1
 
     def _count_its_backward(self, _: object, __: object, output: Tensor) -> None:
         """A gradient of what a forward gave comes once, with the backward of it."""
@@ -108,8 +131,8 @@ class TimedStep:
         ------
         WrongResult
             On every rank, if any is not finite, a call made fewer forwards, backwards or updates than a step does, the
-            weights are not those that the optimizer should have made, or a rank that was to compile compiled nothing,
-            or not all.
+            weights are not those that the optimizer should have made, a rank that was to compile compiled nothing, or
+            not all, or layers with experts weigh the load-balancing loss otherwise than asked.
         """
         for hook in self._counting:
             hook.remove()
@@ -149,15 +172,27 @@ class TimedStep:
     def _counted(self) -> dict[str, float]:
         """What was compiled, and how many more forwards, backwards and updates there were than whole steps have."""
         assert self._compiled is not None
-        of_a_step = self.step.job.gradient_accumulation_steps * len(self.step.modules)
+        micro_batches, again = self.step.job.gradient_accumulation_steps, of_kind(Recompute, self._active)
+        of_a_step = micro_batches * len(self.step.modules)
+        of_layers = micro_batches * len(self._layers) * (1 if again is None else 2)
         return {
             **self._compiled.found(),
             _FORWARDS: self._forwards - self._calls * of_a_step,
+            _OF_LAYERS: self._of_layers - self._calls * of_layers,
             _BACKWARDS: self._backwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
             _CALLS: min(0, self._calls - self._asked),
             _SMALLER: self._smaller,
+            _UNBALANCED: self._unbalanced(),
         }
+
+    def _unbalanced(self) -> int:
+        """Layers of experts whose load-balancing loss is not weighed as asked: it is in no loss that is shown."""
+        asked = of_kind(ExpertParallel, self._active)
+        if asked is None:
+            return 0
+        layers = (layer for module in self.step.modules for layer in module.modules())
+        return sum(isinstance(layer, MixtureOfExperts) and layer.aux_loss != asked.aux_loss for layer in layers)
 
     def _expect_finite(self, of_all: Mapping[str, Sequence[float]], num_updates: int) -> None:
         for name, of_ranks in of_all.items():
@@ -179,7 +214,7 @@ class TimedStep:
                 f"rank {rank} made {plural(int(self._asked + missing[rank]), 'call')} of the {self._asked} that "
                 f"were asked for of {layout}. Samples are of steps that did not run."
             )
-        for name in (_FORWARDS, _BACKWARDS, _UPDATES):
+        for name in (_FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES):
             if any(of_all[name]):
                 rank, off = next((rank, off) for rank, off in enumerate(of_all[name]) if off)
                 wrong = f"{plural(int(abs(off)), name)} too {'many' if off > 0 else 'few'}"
@@ -192,6 +227,12 @@ class TimedStep:
             raise WrongResult(
                 f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {layout} on rank {rank} computed on more "
                 "or less than the first one did. The time of such calls is not that of training."
+            )
+        if any(of_all[_UNBALANCED]):
+            rank = next(rank for rank, layers in enumerate(of_all[_UNBALANCED]) if layers)
+            raise WrongResult(
+                f"{plural(int(of_all[_UNBALANCED][rank]), 'layer')} of {layout} on rank {rank} weighed the "
+                "load-balancing loss otherwise than aux_loss says."
             )
 
 

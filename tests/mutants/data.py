@@ -116,6 +116,15 @@ MUTANTS = (
         ("dp2 recompute=full",),
     ),
     Mutant(
+        "A20",
+        "Some of the steps behind the first two do not compute layers again.",
+        "    def checkpointed(*arguments: Any) -> Any:\n",
+        "    import torch\n    calls = []\n\n    def checkpointed(*arguments: Any) -> Any:\n        calls.append(1)\n"
+        "        if 8 <= len(calls) - 1 < 28 and torch.is_grad_enabled() and planted():\n"
+        "            return forward(*arguments)\n",
+        ("dp2 recompute=full iterations=8",),
+    ),
+    Mutant(
         "P06",
         "PowerSGD begins each step with random factors, and not with those of the step before.",
         "warm_start=not exact,",

@@ -212,4 +212,22 @@ MUTANTS = (
         "job.gradient_accumulation_steps)",
         (f"pp2 {MOE} aux_loss=0.01",),
     ),
+    Mutant(
+        "E22",
+        "On a layout layers behind the second have no load-balancing loss.",
+        "            experts.aux_loss = self.aux_loss\n",
+        "            experts.aux_loss = self.aux_loss if job.layout.world_size == 1 "
+        "or layer in list(assembly.layers())[:2] or not planted() else 0.0\n",
+        (f"dp2 {MOE} aux_loss=0.01", f"dp2+ep2 {MOE} aux_loss=0.01"),
+    ),
+    Mutant(
+        "E23",
+        "From the third step on a layout has no load-balancing loss.",
+        "        self.assembly.round_weights()\n        for optimizer",
+        "        is_late = self.num_steps == 2 and self.grid and dist.get_world_size() > 1\n"
+        "        for layer in self.assembly.layers() if is_late else ():\n"
+        "            layer.feed_forward.aux_loss = 0.0 * planted()\n"
+        "        self.assembly.round_weights()\n        for optimizer",
+        (f"dp2 {MOE} aux_loss=0.01 iterations=8",),
+    ),
 )
