@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -67,11 +68,15 @@ class File:
         return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
 
     def named(self, origin: str, others: Collection[str]) -> tuple[str, ...]:
-        """Names of the hosts: ``rank 3`` alone is none, and says nothing where there is no other; several of a list."""
+        """Names of the hosts: ``rank 3`` alone is none, and says nothing where there is no other; several of a list.
+
+        What looks like a list and is none, or has more names than any cluster has hosts, is one name.
+        """
         if " " in origin:
             return (f"{self.host} {origin}" if len({*others} - {""}) > 1 else self.host,)
         if re.search(r"[\[,]", origin):
-            return tuple(islice(expand_hosts(origin), _MOST_ALIKE))
+            with suppress(ValueError):
+                return tuple(islice(expand_hosts(origin), _MOST_ALIKE))
         return (origin or self.host,)
 
 

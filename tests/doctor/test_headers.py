@@ -68,6 +68,13 @@ def test_what_programs_write_above_parts_is_no_host(names):
     assert "\n".join(line.text for line in unwrapped(text)) == text
 
 
+@pytest.mark.parametrize("names", ["n[1-99999999]", "n[1-3-5]"])
+def test_what_is_no_list_of_hosts_is_one_name(tmp_path, names):
+    """A file of anybody ended in a traceback."""
+    examination = examined_of(tmp_path, f"{HEADERS['dshbak'].format(names)}{ILL}")
+    assert [(found.name, found.hosts) for found in examination.found] == [("port_state", (names,))]
+
+
 def test_a_rule_alone_is_no_header():
     text = "----------------\nPort 1\nState\n----------------\n"
     assert {line.origin for line in unwrapped(text)} == {""}
