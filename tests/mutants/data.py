@@ -116,6 +116,15 @@ MUTANTS = (
         ("dp2 recompute=full",),
     ),
     Mutant(
+        "A21",
+        "Layers behind the first two keep the results of their products: they run again, and compute little.",
+        "layer.forward = _checkpointed(layer.forward, options)",
+        "keeping = {'context_fn': partial(create_selective_checkpoint_contexts, _keep_what_costs)}\n"
+        "            first = layer in list(assembly.layers())[:2] or not planted()\n"
+        "            layer.forward = _checkpointed(layer.forward, options if first else keeping)",
+        ("dp2 recompute=full",),
+    ),
+    Mutant(
         "A20",
         "Some of the steps behind the first two do not compute layers again.",
         "    def checkpointed(*arguments: Any) -> Any:\n",
