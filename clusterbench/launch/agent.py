@@ -98,12 +98,21 @@ BYTES_OF_A_LOG = 16_384
 
 @dataclass
 class Zygote:
-    """A process that forks workers, for one set of variables that are read when torch is imported."""
+    """A process that forks workers, for one set of variables that are read when torch is imported.
+
+    Attributes
+    ----------
+    pid
+        Once torch is imported.
+    num_unforked
+        Processes that it was asked to fork, and has not said to have.
+    """
 
     channel: Channel[ZygoteEvent]
     errors: Path
-    is_ready: bool = False
+    pid: int = 0
     import_error: str = ""
+    num_unforked: int = 0
 
 
 @dataclass
@@ -240,6 +249,7 @@ class Agent:
         self._store, given = Channel.pair(decode_store_event)
         with given:
             zygote.channel.send(ForkStore(order.address, (given.fileno(),)))
+        zygote.num_unforked += 1
         self._selector.register(self._store, selectors.EVENT_READ)
 
     def _begin(self, start: Start) -> None:
@@ -262,6 +272,7 @@ class Agent:
             self._selector.register(channel, selectors.EVENT_READ)
         descriptors = (self._page.descriptor, *(end.fileno() for end in given_ends))
         zygote.channel.send(ForkWorkers(start, self.host, self.interface, tuple(places), descriptors))
+        zygote.num_unforked += len(places)
         for end in given_ends:
             end.close()
 
@@ -288,7 +299,7 @@ class Agent:
         ranks = []
         for rank, worker in self._workers.items():
             phase, iteration = self._page.read(worker.slot) if self._page else (0, -1)
-            stack, state = tuple(stacks.get(rank, ())), _state(worker.pid)
+            stack, state = tuple(stacks.get(rank, ())), _state(worker.pid or self._starting)
             ranks.append(RankPlace(rank, self.host, PHASES[phase], iteration, state, stack, str(worker.log)))
         self._events.append(Inspected(tuple(ranks)))
 
@@ -319,6 +330,7 @@ class Agent:
                     _kill(worker)
                 if time.monotonic() > deadline + 5:
                     break  # in an uninterruptible wait; the kernel ends it when the wait does
+        self._end_what_starts_nothing()
         logs = {}
         self._count()  # of a case that did not end well
         for worker in self._workers.values():
@@ -336,6 +348,27 @@ class Agent:
         self._in_use = None
         self._start_id = -1
         self._events.append(Ended(order.start, logs))
+
+    @property
+    def _starting(self) -> int:
+        """The process that a worker which is not there yet waits for: the zygote, or the spawner that starts that."""
+        return (self._in_use.pid if self._in_use else 0) or self._spawner_process.pid
+
+    def _end_what_starts_nothing(self) -> None:
+        """Kills a zygote or a spawner that is stopped, or hangs: it would cost every later case its time.
+
+        The spawner's loss is noticed before the next start. A zygote says what it forked, and how that ended.
+        """
+        zygote = self._in_use
+        if zygote is None:
+            return
+        if not zygote.pid and _state(self._spawner_process.pid) in ("T", "t"):
+            self._spawner_process.kill()
+        unreaped = any(worker.exit_code is None and _state(worker.pid) == "Z" for worker in self._workers.values())
+        if zygote.pid and (zygote.num_unforked or unreaped):
+            self._zygotes = {key: other for key, other in self._zygotes.items() if other is not zygote}
+            self._forget(zygote.channel)
+            _signal(zygote.pid, signal.SIGKILL)
 
     def _sample_gpus(self, order: SampleGpus) -> None:
         self._sampling = order
@@ -383,6 +416,8 @@ class Agent:
                 self._has_gpus = bool(message.gpus)
                 self._events.append(GpusSampled(self.host, message))
             case Forked():
+                for zygote in self._zygotes.values():
+                    zygote.num_unforked -= zygote.channel is channel
                 self._note_pid(message)
             case ChildExited():
                 self._note_exit(message)
@@ -401,7 +436,7 @@ class Agent:
         for environment, zygote in list(self._zygotes.items()):
             if zygote.channel is not channel:
                 continue
-            zygote.is_ready = True
+            zygote.pid = ready.pid
             if ready.copy.digest != self.copy.digest:
                 del self._zygotes[environment]
                 self._forget(channel)
@@ -501,7 +536,7 @@ class Agent:
             )
         said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
-        when = "" if zygote.is_ready else " while it imported torch"
+        when = "" if zygote.pid else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
 
     def _another_copy(self, other: PackageCopy) -> str:

@@ -381,7 +381,11 @@ class Conductor:
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
                 case LostZygote() | LostStore() | LostAgent() if self._events.concerns(event, case):
                     raise self._events.culprit(event, case)
-        raise LaunchError("the store on which ranks of different hosts meet did not open")
+        own = self.agents.heard().own
+        reason = (
+            f"the store on host {own}, at which ranks of different hosts meet, did not open in {deadline.limit_s:g} s"
+        )
+        raise Trouble("timeout", reason, phase="spawned", host=own, blame="process")
 
     def _end_start(self, kill: bool) -> None:
         """Returns once no worker of the start is left on any host."""

@@ -294,6 +294,8 @@ def late(
     others = "; the other rank waits for it" if waiting == 1 else others
     reason = f"{stopped}: {who} {have} {standing(first)}{others}{gpu_of.get(first.rank, '')}"
     if len(ranks) == case.world_size > 1:  # each may be the one, as may what lies between two of them
+        if len({place.host for place in places.values()}) == 1 and all(place.state == "T" for place in places.values()):
+            return Trouble("timeout", reason, first.phase, host=first.host, log=_log(first), blame="process")
         return Trouble("timeout", reason, first.phase, log=_log(first), blame="unknown")
     return Trouble("timeout", reason, first.phase, first.rank, first.host, _log(first), blame="process")
 
@@ -324,7 +326,8 @@ def standing(place: RankPlace) -> str:
         kind = "warm-up iteration" if place.phase == "checked" else "iteration"
         what = f"not finished {kind} {place.iteration + 1}"
     if place.state == "T":
-        return f"{what}: its process is stopped (SIGSTOP)"
+        which = "its process" if place.phase != PHASES[0] else "its process, or one that starts it,"
+        return f"{what}: {which} is stopped (SIGSTOP)"
     frame = place.stack[0] if place.stack else ""
     place_in_code = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
     return (

@@ -525,10 +525,11 @@ class ForkWorkers:
 
 @dataclass(frozen=True)
 class ZygoteReady:
-    """Torch is imported; ``threads`` has to be 1."""
+    """Torch is imported in the process ``pid``; ``threads`` has to be 1."""
 
     threads: int
     copy: PackageCopy
+    pid: int
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def main() -> None:
         raise
     wake_when_it_dies()  # from here on it ends with its channel, once it has ended what its workers started
     threads = len(os.listdir("/proc/self/task"))
-    agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest())))
+    agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest()), os.getpid()))
 
     children: dict[int, _Child] = {}
     wakeup, wakeup_write = socket.socketpair()

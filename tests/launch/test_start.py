@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,50 @@ def test_a_rank_that_stops_between_two_cases_is_named(agent, tmp_path):
         "stopped after 5 s: rank 2 (host here) has not left the phase after 'device': its process is stopped "
         "(SIGSTOP); the other 2 ranks wait for it"
     )
+
+
+@pytest.mark.parametrize(
+    ("helper", "store_host", "words"),
+    [
+        ("zygote", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
+        ("zygote", "127.0.0.1", "the store on host here, at which ranks of different hosts meet, did not open in 3 s"),
+        ("spawner", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
+    ],
+)
+def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, store_host, words):
+    with closing(Agent(host="here", scratch=tmp_path)) as agent:
+
+        class Stop(Silent):
+            def begin(self, number, total, execution):
+                monkeypatch.setattr("clusterbench.launch.conductor.SECONDS_TO_START", 1.0 if number == 2 else 60.0)
+                if number == 2:
+                    (zygote,) = agent._zygotes.values()
+                    os.kill(zygote.pid if helper == "zygote" else agent._spawner_process.pid, signal.SIGSTOP)
+
+        # variables of its own take a new zygote, which the spawner starts
+        variables = {"OMP_WAIT_POLICY": "PASSIVE"} if helper == "spawner" else {}
+        variables_of = ({}, variables, variables)
+        cases = [drill(world_size=3 - number, time_limit_s=2, environment=of) for number, of in enumerate(variables_of)]
+        run, agents = run_and_agents(agent, tmp_path, cases)
+        Conductor(agents, run, Stop(), store_host).conduct([Execution(case, 0, 1) for case in cases])
+        before, at, after = run.outcomes()
+        assert [before.status, at.status, after.status] == ["ok", "timeout", "ok"], (at.reason, after.reason)
+        assert (at.host, at.phase) == ("here", "spawned")
+        assert words in at.reason
+
+
+def test_a_zygote_that_stops_while_its_ranks_work_costs_none(tmp_path):
+    with closing(Agent(host="here", scratch=tmp_path)) as agent:
+
+        class Stop(Silent):
+            def end(self, outcome, observation):
+                for zygote in agent._zygotes.values():
+                    os.kill(zygote.pid, signal.SIGSTOP)
+
+        cases = [drill(world_size=2), drill(world_size=2, iterations=9), drill(world_size=1)]
+        run, agents = run_and_agents(agent, tmp_path, cases)
+        Conductor(agents, run, Stop()).conduct([Execution(case, 0, 1) for case in cases])
+        assert [outcome.status for outcome in run.outcomes()] == ["ok"] * 3
 
 
 def test_the_stacks_of_all_ranks_are_in_the_logs(agent, tmp_path):
