@@ -1,4 +1,4 @@
-"""Rows of a CSV file with the lines they start in, and cells of one; a file that is cut, or no text, is one error."""
+"""Rows of a CSV file with the lines they start in, and cells of one; a file that is cut is one error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterbench.errors import SuiteError
-
-MOST_BYTES = 2**28
+from clusterbench.text_files import read_text
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -36,28 +35,6 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise SuiteError(f"{path.name}:{line}: not CSV: {error}.") from None
         if cells and any(cell.strip() for cell in cells):
             yield line, [cell.strip() for cell in cells]
-
-
-def read_text(path: Path) -> str:
-    """A file that is text in UTF-8 and not beyond any reason in size."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(data) > MOST_BYTES:
-        raise SuiteError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; give a part of it.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SuiteError(f"{path.name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8.") from None
-    if not text.strip():
-        raise SuiteError(f"{path} is empty, so there is nothing to read.")
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise SuiteError(f"{path.name}:{line}: a NUL character; a file that was cut off by a crash ends like this.")
-    return text
 
 
 def unlike_a_formula(cell: object) -> object:

@@ -19,7 +19,7 @@ from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
 from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
-from clusterbench.doctor.files import hosts_by_folder, text_of
+from clusterbench.doctor.files import hosts_by_folder
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
 from clusterbench.doctor.said import File, Reader, Said, apart, quoted
@@ -47,6 +47,7 @@ from clusterbench.facts.gpus import (
 from clusterbench.facts.infiniband import Device, Infiniband, Port
 from clusterbench.facts.kernel_log import KernelLog
 from clusterbench.facts.virtualization import Virtualization
+from clusterbench.text_files import log_text
 from clusterbench.tools import (
     fabric_manager_log,
     ibstat,
@@ -81,7 +82,7 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     kind_of: dict[str, str] = {}
     hosts = hosts_by_folder(paths)
     files = [
-        File.of(str(path) if host else path.name, text_of(path), host) for path, host in zip(paths, hosts, strict=True)
+        File.of(str(path) if host else path.name, log_text(path), host) for path, host in zip(paths, hosts, strict=True)
     ]
     for path, file in zip(paths, files, strict=True):
         kinds: list[str] = []

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from clusterbench.csv_lines import read_text
 from clusterbench.errors import SuiteError, ToolError
 from clusterbench.importing.mapping import Mapped, load_mapping, read_mapping
 from clusterbench.importing.nanotron import MAPPING, SIGNS, is_nanotron
@@ -24,6 +23,7 @@ from clusterbench.importing.outputs import outputs
 from clusterbench.importing.records import Contents, ImportedCase, nodes, write_import
 from clusterbench.importing.table import header_of, read_table
 from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.text_files import read_text
 from clusterbench.tools._prefix import plain_text
 
 __all__ = ["Facts", "import_files"]

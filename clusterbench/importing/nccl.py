@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterbench.csv_lines import read_text
 from clusterbench.errors import SuiteError, ToolError, nearest
 from clusterbench.formulas.collectives import BUS_FACTOR
 from clusterbench.importing.records import ImportedCase
 from clusterbench.run_folder.records import parsed
+from clusterbench.text_files import read_text
 from clusterbench.tools import nccl_tests
 from clusterbench.tools._json import figure
 from clusterbench.tools._prefix import plain_text

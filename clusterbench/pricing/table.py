@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterbench.cluster import GPUS_OF_A_NODE, find_card, meant_card
-from clusterbench.csv_lines import read_text, rows_of
+from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.formulas.transformer import hardware_flops, model_flops
@@ -30,6 +30,7 @@ from clusterbench.pricing.table_words import (
 )
 from clusterbench.shape import SHAPES, ModelShape
 from clusterbench.shape_file import SUFFIXES, shape_in_file
+from clusterbench.text_files import read_text
 
 MOST_ROWS = 100_000
 

@@ -9,11 +9,14 @@ import zlib
 
 import pytest
 
-from clusterbench.doctor import files
-from clusterbench.doctor.files import text_of
+from clusterbench import text_files
+from clusterbench.derive import read
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
+from clusterbench.importing import import_files
+from clusterbench.text_files import log_text, read_text
 from tests.doctor import test_logs as said
+from tests.test_importing import PRINTED
 from tests.tools.test_nccl_log import WHOLE
 
 FAULTY = WHOLE + said.WHOLE_WITH_A_FAULT
@@ -27,12 +30,12 @@ def docker(text):
 
 
 HOLDS = {
-    "gzip": gzip.compress(FAULTY.encode()),
-    "gzip in two parts": gzip.compress(FAULTY[:700].encode()) + gzip.compress(FAULTY[700:].encode()),
-    "PowerShell's UTF-16": FAULTY.replace("\n", "\r\n").encode("utf-16"),
-    "UTF-16, the high byte first": b"\xfe\xff" + FAULTY.encode("utf-16-be"),
-    "Docker": docker(FAULTY).encode(),
-    "Docker, packed": gzip.compress(docker(FAULTY).encode()),
+    "gzip": lambda text: gzip.compress(text.encode()),
+    "gzip in two parts": lambda text: gzip.compress(text[:700].encode()) + gzip.compress(text[700:].encode()),
+    "PowerShell's UTF-16": lambda text: text.replace("\n", "\r\n").encode("utf-16"),
+    "UTF-16, the high byte first": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "Docker": lambda text: docker(text).encode(),
+    "Docker, packed": lambda text: gzip.compress(docker(text).encode()),
 }
 
 
@@ -41,30 +44,46 @@ def test_how_a_file_is_written_changes_nothing(tmp_path, kind):
     (tmp_path / "job.log").write_bytes(FAULTY.encode())
     plain = examine_logs([tmp_path / "job.log"])
     assert [found.name for found in plain[0].found] == ["transfer_given_up"]
-    (tmp_path / "job.log").write_bytes(HOLDS[kind])
+    (tmp_path / "job.log").write_bytes(HOLDS[kind](FAULTY))
     assert examine_logs([tmp_path / "job.log"]) == plain
+
+
+@pytest.mark.parametrize("kind", HOLDS)
+def test_a_table_is_imported_however_it_is_written(tmp_path, kind):
+    figures = []
+    for name, data in (("plain", PRINTED.encode()), ("as_written", HOLDS[kind](PRINTED))):
+        (tmp_path / "a.txt").write_bytes(data)
+        run = import_files([tmp_path / "a.txt"], None, tmp_path / name)
+        figures.append([(row.case, row.metric, row.value, row.basis) for row in read(run).rows])
+    assert figures[0] == figures[1]
+
+
+def test_a_table_that_is_packed_and_cut_is_refused(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(PRINTED.encode())[:-9])
+    with pytest.raises(SuiteError, match=r"a\.gz is cut, or goes on with what is not packed\.\nhint: unpack it"):
+        read_text(tmp_path / "a.gz")
 
 
 def test_a_long_line_of_docker_is_put_together_where_it_ends(tmp_path):
     parts = [{"log": "a " * 4}, {"log": "b\n"}, {"log": "c\n"}]
     (tmp_path / "x").write_text("".join(f"{json.dumps(part)}\n" for part in parts) + "no JSON\n")
-    assert text_of(tmp_path / "x") == "\na a a a b\nc\nno JSON\n"
+    assert log_text(tmp_path / "x") == "\na a a a b\nc\nno JSON\n"
 
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, members):
-    monkeypatch.setattr(files, "_MOST_UNPACKED", 2**20)
+    monkeypatch.setattr(text_files, "_MOST_UNPACKED", 2**20)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(2**20 // members + 9)) * members)
     with pytest.raises(SuiteError, match=r"bomb\.gz unpacks to more than 1 MiB"):
-        text_of(tmp_path / "bomb.gz")
+        log_text(tmp_path / "bomb.gz")
 
 
 def test_a_packed_file_that_is_cut_says_what_stands_before_and_a_broken_one_is_refused(tmp_path):
     text = "".join(f"line {number} {os.urandom(4).hex()}\n" for number in range(5000))
     packed = gzip.compress(text.encode())
     (tmp_path / "cut.gz").write_bytes(packed[: len(packed) // 2])
-    assert text.startswith(text_of(tmp_path / "cut.gz"))
-    assert len(text_of(tmp_path / "cut.gz")) > len(text) // 4
+    assert text.startswith(log_text(tmp_path / "cut.gz"))
+    assert len(log_text(tmp_path / "cut.gz")) > len(text) // 4
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + zlib.compress(b"x" * 99))
     with pytest.raises(SuiteError, match=r"broken\.gz cannot be unpacked"):
-        text_of(tmp_path / "broken.gz")
+        log_text(tmp_path / "broken.gz")
