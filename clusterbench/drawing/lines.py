@@ -297,23 +297,32 @@ def _missing(
 
 
 def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, float]) -> None:
-    """Figures at the points: the upper curve's above, the lower curve's below unless the axis is there."""
+    """Figures at the points and clear of their intervals: the upper curve's above, the lower curve's below unless the
+    axis is there."""
     bottom, top = axes.get_ylim()
     near = bottom + 0.1 * (top - bottom)
     for x, position in place.items():
         here = sorted(
-            ((of(mark.value), number) for number, curve in enumerate(series) for mark in curve.marks
+            ((of(mark.value), _ends(mark, of), number) for number, curve in enumerate(series) for mark in curve.marks
              if mark.x == x and mark.value is not None),
             reverse=True,
         )  # fmt: skip
-        for order, (value, number) in enumerate(here):
+        for order, (value, (low, high), number) in enumerate(here):
             is_below = order > 0
-            if is_below and (digits(value, 3) == digits(here[0][0], 3) or value < near):
+            if is_below and (digits(value, 3) == digits(here[0][0], 3) or low < near):
                 continue
             axes.annotate(
-                digits(value, 3), (position, value), (0, -8 if is_below else 7), textcoords="offset points",
-                ha="center", va="top" if is_below else "bottom", fontsize=7.5, color=PALETTE[number % len(PALETTE)],
+                digits(value, 3), (position, low if is_below else min(high, top)), (0, -8 if is_below else 7),
+                textcoords="offset points", ha="center", va="top" if is_below else "bottom", fontsize=7.5,
+                color=PALETTE[number % len(PALETTE)],
             )  # fmt: skip
+
+
+def _ends(at: Mark, of: Scale) -> tuple[float, float]:
+    """Of what is drawn at a point: its interval, or the point."""
+    assert at.value is not None
+    ends = [of(end) for end in (at.value, at.low, at.high) if end is not None]
+    return min(ends), max(ends)
 
 
 def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> None:

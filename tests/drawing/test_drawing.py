@@ -48,6 +48,17 @@ def test_figures_in_text_keep_their_digits() -> None:
     assert ">0.123<" in svg(Lines("t", series, "fraction", {1: "1", 2: "2"}, x_label="x").panel(), "n", "l")
 
 
+def test_figures_stand_clear_of_the_intervals_at_their_points() -> None:
+    upper, lower = Mark(1, 50.0, 46.0, 54.0), Mark(1, 40.0, 36.0, 44.0)
+    lines = Lines("t", [Series("a", (upper, Mark(2, 60.0))), Series("b", (lower,))], "s", {1: "1", 2: "2"}, x_label="x")
+    figure = lines.panel().figure
+    svg(Panel(figure, (), ()), "n", "l")  # lays it out
+    (axes,) = figure.axes
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert boxes["50"].ymin > axes.transData.transform((0, 54))[1]
+    assert boxes["40"].ymax < axes.transData.transform((0, 36))[1]
+
+
 def test_a_gap_is_marked_with_how_the_case_ended() -> None:
     assert ">out of memory<" in picture()
 
