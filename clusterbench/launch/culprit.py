@@ -13,7 +13,6 @@ from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
-    GpuSamples,
     LostAgent,
     LostStore,
     LostZygote,
@@ -373,7 +372,7 @@ or reads memory without pause draws more.
 
 def gpus_in_words(
     members: Sequence[Member],
-    samples: Mapping[str, GpuSamples],
+    samples: Mapping[str, Mapping[int, GpuSample]],
     only_with_errors: bool = False,
     limits_w: Mapping[tuple[str, int], float] = MappingProxyType({}),
 ) -> dict[int, str]:
@@ -382,13 +381,13 @@ def gpus_in_words(
     Parameters
     ----------
     samples
-        The last of each host.
+        The last of each GPU, by host and number.
     limits_w
         Power limits by host and GPU, as far as they are known.
     """
     words = {}
     for member in members:
-        gpus = {gpu.index: gpu for gpu in samples[member.host].gpus} if member.host in samples else {}
+        gpus = samples.get(member.host, {})
         for slot, local_rank in enumerate(member.local_ranks):
             if (gpu := gpus.get(local_rank)) and gpu.error:
                 words[member.first_rank + slot] = f"; NVML says of its GPU {gpu.index}: {gpu.error}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from clusterbench.engine.telemetry import GpuSample
 from clusterbench.host_facts import mapping
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named, with_ras
@@ -196,7 +197,9 @@ class Events:
 
     def _gpus(self, only_with_errors: bool = False) -> Mapping[int, str]:
         """What the GPU of each rank was last seen doing in this case, as the end of a sentence."""
-        samples = {event.host: event.sample for event in self.samples}
+        samples: dict[str, dict[int, GpuSample]] = {}
+        for event in self.samples:
+            samples.setdefault(event.host, {}).update({gpu.index: gpu for gpu in event.sample.gpus})
         limits_w = {} if only_with_errors else _power_limits_w(self.run.environment())
         return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w)
 

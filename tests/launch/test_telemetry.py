@@ -106,14 +106,14 @@ def test_an_agent_hands_on_what_the_reader_of_nvml_says(driver, tmp_path, monkey
     monkeypatch.setenv("FAKE_NVML_GPUS", "8")
     agent = Agent(host="here", scratch=tmp_path)
     try:
-        agent.execute(SampleGpus(0.05))
+        agent.execute(SampleGpus(0.05, first_gpu=2))
         deadline, events = time.monotonic() + 120, []
         while len(events) < 2 and time.monotonic() < deadline:
             events += agent.events(0.1)
     finally:
         agent.close()
     assert [type(event) for event in events[:2]] == [GpusSampled, GpusSampled]
-    assert len(events[0].sample.gpus) == 8
+    assert [gpu.index for gpu in events[0].sample.gpus] == [*range(2, 10)]  # as the host numbers them
 
 
 @needs_compiler
