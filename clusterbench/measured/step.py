@@ -300,8 +300,15 @@ def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summar
 
     Records of earlier versions have the mean power of the whole case, and say so.
     """
-    gpus = [gpu for gpus in observation.telemetry.values() for gpu in gpus.values()]
-    if case.device != "cuda" or len(gpus) != case.world_size:
+    if case.device != "cuda" or not observation.telemetry:
+        return
+    # Ranks have the first GPUs of the hosts that take part; others are sampled as well.
+    on_each = case.world_size // case.num_nodes
+    of_hosts = [gpu for host in observation.hosts for gpu in observation.telemetry.get(host, {}).values()]
+    gpus = [gpu for gpu in of_hosts if gpu.get("index", 0) < on_each]
+    if len(gpus) != case.world_size:
+        why = f"{len(gpus)} of the {case.world_size} GPUs that took part were sampled"
+        yield Metric("energy_per_token", "J", None, basis=why)
         return
     within = {gpu.get("within") for gpu in gpus}
     if "case" in within:

@@ -303,6 +303,22 @@ def test_energy_is_that_of_the_counters_while_the_step_was_timed() -> None:
     assert figure.basis == ("counters of energy of 8 GPUs while the step was timed, 5600 W; without hosts and network")
 
 
+def test_energy_of_a_part_of_a_host_is_that_of_the_gpus_that_took_part() -> None:
+    # eight are sampled on each of two hosts, and four of one of them work
+    idle = {"mean_power_w": 70.0, "energy_j": 140.0, "energy_over_s": 2.0, "within": "timed"}
+    (at_work,) = busy().values()
+    gpus = {
+        uuid: {**(gpu if number < 4 else idle), "index": number} for number, (uuid, gpu) in enumerate(at_work.items())
+    }
+    seen = observed([[8192 / (4 * 7000)] * 3] * 4)
+    case = case_of("tp4", H100, **LLAMA)
+    figure = derived(case, replace(seen, telemetry={"a": gpus, "b": gpus}))["energy_per_token"]
+    assert figure.value == pytest.approx(4 * 700.0 / 28_000)
+    del gpus["GPU-2"]
+    figure = derived(case, replace(seen, telemetry={"a": gpus, "b": gpus}))["energy_per_token"]
+    assert (figure.value, figure.basis) == (None, "3 of the 4 GPUs that took part were sampled")
+
+
 def test_a_gpu_without_a_counter_has_its_mean_power() -> None:
     figure = energy(busy(energy_j=None, energy_over_s=None))
     assert figure.value == pytest.approx(8 * 690.0 / 56_000)
