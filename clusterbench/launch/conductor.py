@@ -122,7 +122,7 @@ class Conductor:
     _logs: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._events = Events(self.agents, self.run)
+        self._events = Events(self.agents, self.run, self.ranks_per_gpu)
         self._logs = str(self.run.logs.resolve())
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = scratch_folder("head")

@@ -375,6 +375,7 @@ def gpus_in_words(
     samples: Mapping[str, Mapping[int, GpuSample]],
     only_with_errors: bool = False,
     limits_w: Mapping[tuple[str, int], float] = MappingProxyType({}),
+    ranks_per_gpu: int = 1,
 ) -> dict[int, str]:
     """What the GPU of each rank was last seen doing: a kernel that hangs looks unlike a host that does nothing.
 
@@ -389,7 +390,7 @@ def gpus_in_words(
     for member in members:
         gpus = samples.get(member.host, {})
         for slot, local_rank in enumerate(member.local_ranks):
-            if (gpu := gpus.get(local_rank)) and gpu.error:
+            if (gpu := gpus.get(local_rank // ranks_per_gpu)) and gpu.error:
                 words[member.first_rank + slot] = f"; NVML says of its GPU {gpu.index}: {gpu.error}"
             elif gpu and not only_with_errors:
                 power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"

@@ -100,6 +100,7 @@ class Events:
 
     agents: Agents
     run: RunFolder
+    ranks_per_gpu: int = 1
     inside_mpi: tuple[Member, ...] = ()
     samples: list[GpusSampled] = field(default_factory=list)
     counters: dict[str, HostCounters] = field(default_factory=dict)
@@ -201,7 +202,7 @@ class Events:
         for event in self.samples:
             samples.setdefault(event.host, {}).update({gpu.index: gpu for gpu in event.sample.gpus})
         limits_w = {} if only_with_errors else _power_limits_w(self.run.environment())
-        return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w)
+        return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w, self.ranks_per_gpu)
 
     def concerns(self, event: BadEvent, case: Case) -> bool:
         """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""

@@ -255,6 +255,12 @@ def test_the_gpu_of_the_rank_behind_is_described(tmp_path):
     assert outcome.reason.endswith("wait for it; its GPU 2 drew 102 W and was busy 100 % of the time")
 
 
+def test_ranks_that_share_a_gpu_are_told_of_that_one():
+    gpus = {index: GpuSample(index, power_w=100.0 + index) for index in range(2)}
+    words = gpus_in_words((Member(0, "a", 0, (0, 1, 2, 3)),), {"a": gpus}, ranks_per_gpu=2)
+    assert [said[:12] for said in words.values()] == ["; its GPU 0 ", "; its GPU 0 ", "; its GPU 1 ", "; its GPU 1 "]
+
+
 def on_gpus(tmp_path, told, *ranks):
     """A case of GPUs that hangs; ``told`` is what NCCL says of it."""
     late = case()
