@@ -63,6 +63,8 @@ from clusterbench.units import format_value
 MEASURED = "measured"
 """A peak that a matmul of the same run reached."""
 
+SAW_NOTHING = "the profiler recorded nothing that computes: another tool may hold it, or its library (CUPTI) is missing"
+
 EVIDENCE = (
     *PARITY_METRICS,
     ONE_RANK,
@@ -105,6 +107,10 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     traffic = TRAFFIC.of(observation)
     yield from traffic_metrics(traffic, traffic_differences(case, formulas, traffic))
     traced = TRACE.of(observation)
+    if blind := [rank for rank, step in enumerate(traced) if not step.compute_s]:
+        why = f"on rank {blind[0]} {SAW_NOTHING}"
+        yield Metric("exposed_communication", "s", None, basis=why)
+        traced = []
     if traced:
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)

@@ -439,6 +439,20 @@ def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
     assert {metric.name for metric in figures.values()} <= {kind.name for kind in TrainStep.metrics}
 
 
+def test_a_trace_without_a_kernel_does_not_say_that_nothing_was_exposed() -> None:
+    # what torch's profiler gives where another tool has subscribed to CUPTI: no error, and not one event of the GPU
+    nothing = {"communication_s": 0.0, "compute_s": 0.0, "overlap_fraction": None, "exposed_s": 0.0, "step_s": 1.0}
+    seen = {**TRACED, "exposed_s": 0.25, "step_s": 1.0}
+    records = [{**of_rank, "transfers": []} for of_rank in (seen, nothing)]
+    figures = derived(replace(case_of("tp2", H100), expected={}), observed([[1.0], [1.0]], exposed=records))
+    assert figures["exposed_communication"].value is None
+    assert figures["exposed_communication"].basis == (
+        "on rank 1 the profiler recorded nothing that computes: another tool may hold it, or its library (CUPTI) is "
+        "missing"
+    )
+    assert not [name for name in figures if name.startswith("step_part")]
+
+
 def test_a_collective_nobody_knows_leaves_the_cell_empty() -> None:
     odd = [{"axis": "tp", "op": "c10d::odd", "count": 1, "size_bytes": 1, "traffic_bytes": None}]
     figures = derived(case_of("tp2", CPU4), observed([[1.0], [1.0]], traffic=[odd, odd]))
