@@ -46,6 +46,12 @@ def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
     assert gpu["throttle_reasons"] == {"hw_thermal_slowdown": 0.5}
 
 
+def test_gpus_of_hosts_that_take_no_part_in_a_case_say_nothing_of_it(tmp_path):
+    hot = replace(sample(1.0, 1.2e9, ["hw_thermal"]), host="b")
+    _, (observation,), _ = conduct(tmp_path, [case()], time=[sample(1.0, 1.98e9), hot, *done()])
+    assert list(observation.telemetry) == ["a"]
+
+
 def test_the_next_case_starts_without_them(tmp_path):
     answers = {"time": done(), "case": [sample(1.0, 1e9), *reached("prepared")]}
     _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **answers)
