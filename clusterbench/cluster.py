@@ -38,7 +38,7 @@ class Accelerator:
     link_bytes_per_s
         Scale-up link (NVLink, XGMI), one direction.
     pcie_bytes_per_s
-        To the host, one direction.
+        To the host, one direction: over PCIe, or over NVLink-C2C where that takes its place.
     nvml_names
         Exact product names under which drivers report it.
     gpus_per_node, server

@@ -23,7 +23,7 @@ OF_EVERY_MPIRUN = {"-n", "-host", "--hostfile"}
 """Taken by MPICH 5.0 and by Open MPI 5.0; each is followed by its value."""
 
 OF_SCHEDULERS = {
-    "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist"},
+    "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist", "--gpus-per-task"},
     "salloc": {"-N", "-n", "--ntasks-per-node"},
     "flux": {"-N", "-n", "--tasks-per-node", "--requires"},
 }

@@ -104,7 +104,7 @@ class PeerCopy(Benchmark):
                     gpu.link_bytes_per_s, "B/s", basis, is_upper_bound=True
                 )
             if gpu.pcie_bytes_per_s:
-                basis = f"one direction of PCIe, an upper bound: {gpu.source}"
+                basis = f"one direction of the link to the host, an upper bound: {gpu.source}"
                 expected[metric_key("median_bandwidth", category="host")] = Expected(
                     gpu.pcie_bytes_per_s, "B/s", basis, is_upper_bound=True
                 )

@@ -15,6 +15,7 @@ from clusterbench.job import passes
 from clusterbench.job.flops import UNKNOWN
 from clusterbench.layout import AXES
 from clusterbench.measured.memory import memory_metrics
+from clusterbench.measured.step import SAW_NOTHING
 from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel import from_options
 from clusterbench.run_folder.passes import OWN_SECONDS, Pass
@@ -123,6 +124,9 @@ def _figures(case: Case, observation: Observation) -> Iterator[Metric]:
     time = summarise(observation.seconds[0])
     yield Metric("rank_time", "s", time.value, time.low, time.high, time.n, basis=in_words(case.point))
     for own_s in OWN_SECONDS.of(observation):
+        if not any(own_s):
+            yield Metric("compute_time", "s", None, basis=SAW_NOTHING)
+            continue
         own = summarise(own_s)
         basis = "CPU seconds of one thread" if case.device == "cpu" else "kernels and copies, by the profiler"
         yield Metric("compute_time", "s", own.value, own.low, own.high, own.n, basis=basis)

@@ -22,6 +22,7 @@ import pynvml
 
 from clusterbench.cluster import Found
 from clusterbench.engine.nvml import Handle, Reader, every_handle, opened
+from clusterbench.words import plural
 
 # nvml.h, nvmlClocksEventReason* (before driver 535: nvmlClocksThrottleReason*, same bits).
 REASONS = {
@@ -103,7 +104,8 @@ def list_gpus() -> GpuList:
 
     ``CUDA_VISIBLE_DEVICES`` is honoured: indices, or UUIDs (abbreviated, too); like CUDA, the list ends at the first
     entry that names no GPU. Indices are taken in PCI order, which is CUDA's as well unless a host mixes models and
-    ``CUDA_DEVICE_ORDER`` is unset. MIG instances are not supported: they are left out with a reason.
+    ``CUDA_DEVICE_ORDER`` is unset. MIG instances are not supported: a GPU that is cut into them is left out with a
+    reason, as what a process sees of it is one instance under the name, and so the peaks, of the whole.
     """
     gpus = GpuList()
     with opened() as reason:
@@ -246,6 +248,8 @@ def _grown(counters: Sequence[Mapping[str, int]]) -> dict[str, int] | None:
 
 # NVML
 
+_CUT = "cut into MIG instances, which are not supported"
+
 
 def _visible_handles() -> tuple[list[Handle], str | None]:
     handles, reason = every_handle()
@@ -253,17 +257,23 @@ def _visible_handles() -> tuple[list[Handle], str | None]:
         return [], reason
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return handles, None if handles else "the NVIDIA driver finds no GPU"
+        whole = [handle for handle in handles if not _is_cut(handle)]
+        if cut := len(handles) - len(whole):
+            return whole, f"{cut} of {plural(len(handles), 'GPU')} {'is' if cut == 1 else 'are'} {_CUT}"
+        return whole, None if whole else "the NVIDIA driver finds no GPU"
     chosen: list[Handle] = []
     for entry in visible.split(","):
         handle = _named(entry.strip(), handles)
-        if handle is None or handle in chosen:
-            return (
-                chosen,
-                f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {_objection(entry, handle, len(handles))}",
-            )
+        if handle is None or handle in chosen or _is_cut(handle):
+            objection = _objection(entry, handle, chosen, len(handles))
+            return chosen, f"CUDA_VISIBLE_DEVICES={visible!r} ends before {entry!r}: {objection}"
         chosen.append(handle)
     return chosen, None
+
+
+def _is_cut(handle: Handle) -> bool:
+    mode = Reader(handle)("nvmlDeviceGetMigMode")  # as it is, and as it will be after a reset
+    return bool(mode and mode[0])
 
 
 def _named(entry: str, handles: list[Handle]) -> Handle | None:
@@ -273,10 +283,12 @@ def _named(entry: str, handles: list[Handle]) -> Handle | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _objection(entry: str, handle: Handle | None, count: int) -> str:
+def _objection(entry: str, handle: Handle | None, chosen: Sequence[Handle], count: int) -> str:
     if entry.strip().startswith("MIG-"):
         return "MIG instances are not supported"
-    return "named twice" if handle else f"the driver has {count} GPUs and none of that name"
+    if handle is None:
+        return f"the driver has {count} GPUs and none of that name"
+    return "named twice" if handle in chosen else f"it is {_CUT}"
 
 
 def _sample(index: int, handle: Handle) -> GpuSample:

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -414,7 +414,10 @@ class Agent:
                 self._events.append(message)
             case GpuSamples():
                 self._has_gpus = bool(message.gpus)
-                self._events.append(GpusSampled(self.host, message))
+                assert self._sampling is not None
+                first = self._sampling.first_gpu
+                gpus = tuple(replace(gpu, index=first + gpu.index) for gpu in message.gpus)
+                self._events.append(GpusSampled(self.host, replace(message, gpus=gpus)))
             case Forked():
                 for zygote in self._zygotes.values():
                     zygote.num_unforked -= zygote.channel is channel

@@ -21,6 +21,9 @@ from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, Packag
 from clusterbench.launchers import without_launchers
 from clusterbench.words import few
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""By which launchers that bind show each process its own GPUs, also where it sees no others."""
+
 SECONDS_TO_GATHER = 60.0
 _SECONDS_TO_DESCRIBE = 60.0
 _SECONDS_FOR_CLOCKS = 5.0
@@ -36,11 +39,15 @@ class Allocation:
     hosts
         Of each agent, in the order of their ranks.
     environments
-        What each host says of itself, by host in the order in which they first appear.
+        What each host says of itself, by host in the order in which they first appear. Its ``gpus`` are all that any of
+        its agents sees: a launcher may show each its own.
+    first_gpus
+        Agents that between them see each of these GPUs once: of each the number of its first there.
     """
 
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    first_gpus: dict[int, int] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,8 +143,14 @@ def variables_of(interfaces: Mapping[str, Interface], is_wanted: bool) -> dict[s
 
 
 def hello(host: str, local_rank: int | None, copy: PackageCopy) -> Hello:
-    """What an agent says first; the first one of each host describes it."""
-    return Hello(host, local_rank, copy, environment={} if local_rank else _described())
+    """What an agent says first.
+
+    The first one of each host describes it. Another that is shown some of its GPUs says which: they may be its own.
+    """
+    if local_rank and VISIBLE not in os.environ:
+        return Hello(host, local_rank, copy, environment={})
+    described = _described()
+    return Hello(host, local_rank, copy, {"gpus": described.get("gpus")} if local_rank else described)
 
 
 def gather(plane: HeadPlane, own: Hello) -> Allocation:
@@ -163,9 +176,21 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
     _expect_one_copy(in_order)
-    environments = {said.host: dict(said.environment) for said in reversed(in_order) if said.environment}
     hosts = tuple(said.host for said in in_order)
-    return Allocation(hosts, {host: environments.get(host, {}) for host in dict.fromkeys(hosts)})
+    environments: dict[str, dict[str, Any]] = {host: {} for host in hosts}
+    first_gpus: dict[int, int] = {}
+    for agent, said in enumerate(in_order):
+        of_host = environments[said.host]
+        known, seen = list(of_host.get("gpus") or ()), list(said.environment.get("gpus") or ())
+        if seen and not {_identity(gpu) for gpu in known} & {_identity(gpu) for gpu in seen}:
+            first_gpus[agent] = len(known)
+            of_host["gpus"] = known + [{**gpu, "index": len(known) + place} for place, gpu in enumerate(seen)]
+        environments[said.host] = {**said.environment, **of_host}
+    return Allocation(hosts, environments, first_gpus)
+
+
+def _identity(gpu: Mapping[str, Any]) -> str:
+    return str(gpu.get("uuid") or gpu.get("error"))
 
 
 def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:

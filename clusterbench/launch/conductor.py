@@ -122,7 +122,7 @@ class Conductor:
     _logs: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self._events = Events(self.agents, self.run)
+        self._events = Events(self.agents, self.run, self.ranks_per_gpu)
         self._logs = str(self.run.logs.resolve())
         self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
         self._scratch = scratch_folder("head")
@@ -256,13 +256,16 @@ class Conductor:
             ), self._evidence_of_a_failure(identity, trouble)
         self._with_passes.add(case.hash)
         self._on_one_rank.saw(case)
+        hosts = tuple(dict.fromkeys(record.host for record in records))
+        # GPUs of other hosts are sampled as well: what holds them back is no fault of this case.
+        sampled = [event for event in self._events.samples if event.host in hosts]
         observation = Observation(
             **identity,
-            hosts=tuple(dict.fromkeys(record.host for record in records)),
+            hosts=hosts,
             seconds=[record.seconds for record in records],
             evidence=[record.evidence for record in records],
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
-            telemetry=_summaries(self._events.samples, _timed_on(records)),
+            telemetry=_summaries(sampled, _timed_on(records)),
             timing=[record.timing for record in records if record.timing is not None],
             counters=dict(sorted(self._events.counters.items())),
         )

@@ -13,7 +13,6 @@ from clusterbench.engine.telemetry import GpuSample
 from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
-    GpuSamples,
     LostAgent,
     LostStore,
     LostZygote,
@@ -376,24 +375,25 @@ or reads memory without pause draws more.
 
 def gpus_in_words(
     members: Sequence[Member],
-    samples: Mapping[str, GpuSamples],
+    samples: Mapping[str, Mapping[int, GpuSample]],
     only_with_errors: bool = False,
     limits_w: Mapping[tuple[str, int], float] = MappingProxyType({}),
+    ranks_per_gpu: int = 1,
 ) -> dict[int, str]:
     """What the GPU of each rank was last seen doing: a kernel that hangs looks unlike a host that does nothing.
 
     Parameters
     ----------
     samples
-        The last of each host.
+        The last of each GPU, by host and number.
     limits_w
         Power limits by host and GPU, as far as they are known.
     """
     words = {}
     for member in members:
-        gpus = {gpu.index: gpu for gpu in samples[member.host].gpus} if member.host in samples else {}
+        gpus = samples.get(member.host, {})
         for slot, local_rank in enumerate(member.local_ranks):
-            if (gpu := gpus.get(local_rank)) and gpu.error:
+            if (gpu := gpus.get(local_rank // ranks_per_gpu)) and gpu.error:
                 words[member.first_rank + slot] = f"; NVML says of its GPU {gpu.index}: {gpu.error}"
             elif gpu and not only_with_errors:
                 power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from clusterbench.engine.telemetry import GpuSample
 from clusterbench.host_facts import mapping
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
 from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named, with_ras
@@ -99,6 +100,7 @@ class Events:
 
     agents: Agents
     run: RunFolder
+    ranks_per_gpu: int = 1
     inside_mpi: tuple[Member, ...] = ()
     samples: list[GpusSampled] = field(default_factory=list)
     counters: dict[str, HostCounters] = field(default_factory=dict)
@@ -196,9 +198,11 @@ class Events:
 
     def _gpus(self, only_with_errors: bool = False) -> Mapping[int, str]:
         """What the GPU of each rank was last seen doing in this case, as the end of a sentence."""
-        samples = {event.host: event.sample for event in self.samples}
+        samples: dict[str, dict[int, GpuSample]] = {}
+        for event in self.samples:
+            samples.setdefault(event.host, {}).update({gpu.index: gpu for gpu in event.sample.gpus})
         limits_w = {} if only_with_errors else _power_limits_w(self.run.environment())
-        return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w)
+        return gpus_in_words(self.agents.members, samples, only_with_errors, limits_w, self.ranks_per_gpu)
 
     def concerns(self, event: BadEvent, case: Case) -> bool:
         """Whether a case needs what is gone: a host on which it has no rank may be lost, and the case goes on."""

@@ -94,7 +94,7 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class GpuSamples:
-    """All GPUs of a host at one moment; ``reason`` says why there are none."""
+    """All GPUs that an agent sees at one moment; ``reason`` says why there are none."""
 
     time_s: float
     gpus: tuple[GpuSample, ...]
@@ -195,9 +195,13 @@ class End:
 
 @dataclass(frozen=True)
 class SampleGpus:
-    """Has the GPUs of the host sampled from here on, by a process of their own."""
+    """Has the GPUs that an agent sees sampled from here on, by a process of their own.
+
+    ``first_gpu`` is the number that the first of them has on its host.
+    """
 
     interval_s: float
+    first_gpu: int = 0
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,10 @@ Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 
 @dataclass(frozen=True)
 class Hello:
-    """What an agent says first; ``environment`` describes the host, and is empty from all agents but its first."""
+    """What an agent says first; ``environment`` describes the host.
+
+    From all agents but its first it is empty, or has the ``gpus`` alone that a launcher shows to this one.
+    """
 
     host: str
     local_rank: int | None

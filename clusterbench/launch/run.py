@@ -222,7 +222,8 @@ def _lead(
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
         )
-        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, interruption, settle or report_of)
+        first_gpus, settle = allocation.first_gpus, settle or report_of
+        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, first_gpus, interruption, settle)
     except (ClusterbenchError, KeyboardInterrupt) as caught:
         error = caught if isinstance(caught, ClusterbenchError) else _not_begun(interruption)
         interruption.only_noted()
@@ -249,6 +250,7 @@ def _conduct(
     options: RunOptions,
     interfaces: Mapping[str, Interface],
     cluster: Cluster,
+    first_gpus: Mapping[int, int],
     interruption: Interruption,
     settle: Settle,
 ) -> int:
@@ -280,8 +282,9 @@ def _conduct(
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"
         print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
-    if cluster.device == "cuda":
-        agents.order(SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES))
+    for member in agents.members if cluster.device == "cuda" else ():
+        if member.agent in first_gpus:
+            agents.order_some([member], SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES, first_gpus[member.agent]))
     shows = partial(at_a_glance, cluster=plan.cluster)
     progress = progress_on(sys.stderr, plan.for_s, spent_s(outcomes), shows)
     here = socket.gethostname()

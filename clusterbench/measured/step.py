@@ -63,6 +63,8 @@ from clusterbench.units import format_value
 MEASURED = "measured"
 """A peak that a matmul of the same run reached."""
 
+SAW_NOTHING = "the profiler recorded nothing that computes: another tool may hold it, or its library (CUPTI) is missing"
+
 EVIDENCE = (
     *PARITY_METRICS,
     ONE_RANK,
@@ -105,6 +107,10 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     traffic = TRAFFIC.of(observation)
     yield from traffic_metrics(traffic, traffic_differences(case, formulas, traffic))
     traced = TRACE.of(observation)
+    if blind := [rank for rank, step in enumerate(traced) if not step.compute_s]:
+        why = f"on rank {blind[0]} {SAW_NOTHING}"
+        yield Metric("exposed_communication", "s", None, basis=why)
+        traced = []
     if traced:
         exposed = _over_ranks("exposed_communication", "s", [step.exposed_s for step in traced])
         step_s = max(step.step_s for step in traced)
@@ -300,8 +306,15 @@ def _energy(case: Case, job: TrainingJob, observation: Observation, time: Summar
 
     Records of earlier versions have the mean power of the whole case, and say so.
     """
-    gpus = [gpu for gpus in observation.telemetry.values() for gpu in gpus.values()]
-    if case.device != "cuda" or len(gpus) != case.world_size:
+    if case.device != "cuda" or not observation.telemetry:
+        return
+    # Ranks have the first GPUs of the hosts that take part; others are sampled as well.
+    on_each = case.world_size // case.num_nodes
+    of_hosts = [gpu for host in observation.hosts for gpu in observation.telemetry.get(host, {}).values()]
+    gpus = [gpu for gpu in of_hosts if gpu.get("index", 0) < on_each]
+    if len(gpus) != case.world_size:
+        why = f"{len(gpus)} of the {case.world_size} GPUs that took part were sampled"
+        yield Metric("energy_per_token", "J", None, basis=why)
         return
     within = {gpu.get("within") for gpu in gpus}
     if "case" in within:

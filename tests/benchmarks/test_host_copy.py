@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from clusterbench.benchmarks.host_copy import HostCopy
+from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, SuiteError
+from clusterbench.types import Place
 from tests.benchmarks.alone import H100, derived, median_by_events_s, median_s, rig
 
 MIB = 2**20
@@ -56,6 +58,14 @@ def test_the_link_to_the_host_bounds_pinned_copies():
     assert both_ways.value == 2 * one_way.value
     assert both_ways.basis.startswith("each direction of the link to the host by the data sheet, an upper bound: ")
     assert HostCopy().predict(point("device_to_host", "pageable"), H100) == {}
+
+
+def test_a_superchip_reaches_its_host_faster_than_over_pcie():
+    # 380 GB/s is usual there, and six times what PCIe allows: with that as its bound every such figure was void
+    place = Place(Cluster(1, 1, "cuda", "NVIDIA GH200 480GB"), 1)
+    expected = HostCopy().predict(point("host_to_device"), place)["bandwidth_per_rank"]
+    assert expected.is_upper_bound
+    assert 380e9 < expected.value == 450e9
 
 
 def test_cpu_ranks_have_nothing_to_copy_to():

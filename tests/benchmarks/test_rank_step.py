@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
+from clusterbench.benchmarks.rank_step import RankStep
 from clusterbench.benchmarks.train_step import job_of, rank_of
 from clusterbench.cases import Reading
 from clusterbench.charts import charts
@@ -38,7 +39,7 @@ from clusterbench.suite import load_suite
 from clusterbench.trainers.ours import Ours
 from clusterbench.training.data import of_own_vocabulary
 from clusterbench.training.step import TrainingStep
-from clusterbench.types import Case, Metric, Plan
+from clusterbench.types import Case, Metric, Observation, Place, Plan
 from clusterbench.verdict import verdict
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job
@@ -70,6 +71,15 @@ def test_a_layout_of_any_size_is_one_process(tmp_path: Path) -> None:
     assert case.point["communication"] == "fake"
     assert not case.expected_of("tokens_per_s")
     assert not [key for key in case.expected if key.startswith("parity")]
+
+
+def test_a_profiler_that_saw_no_kernel_does_not_say_that_nothing_was_computed(tmp_path: Path) -> None:
+    (case,) = plan_of(tmp_path, "layouts: [tp2], global_batch_size: 4, communication: fake").cases
+    for own_s, value in (([0.0, 0.0], None), ([0.5, 0.5], 0.5)):
+        seen = Observation("c", "h", 1, 1, ("a",), [[1.0, 1.0]], passes={"own_seconds": [own_s]})
+        figures = {metric.name: metric for metric in RankStep.derive(case, seen, Place(ONE, 1))}
+        assert figures["compute_time"].value == value
+        assert figures["compute_time"].basis.startswith("the profiler recorded nothing") == (value is None)
 
 
 def test_by_default_it_is_the_first_rank_of_the_middle_stage(tmp_path: Path) -> None:

@@ -303,6 +303,22 @@ def test_energy_is_that_of_the_counters_while_the_step_was_timed() -> None:
     assert figure.basis == ("counters of energy of 8 GPUs while the step was timed, 5600 W; without hosts and network")
 
 
+def test_energy_of_a_part_of_a_host_is_that_of_the_gpus_that_took_part() -> None:
+    # eight are sampled on each of two hosts, and four of one of them work
+    idle = {"mean_power_w": 70.0, "energy_j": 140.0, "energy_over_s": 2.0, "within": "timed"}
+    (at_work,) = busy().values()
+    gpus = {
+        uuid: {**(gpu if number < 4 else idle), "index": number} for number, (uuid, gpu) in enumerate(at_work.items())
+    }
+    seen = observed([[8192 / (4 * 7000)] * 3] * 4)
+    case = case_of("tp4", H100, **LLAMA)
+    figure = derived(case, replace(seen, telemetry={"a": gpus, "b": gpus}))["energy_per_token"]
+    assert figure.value == pytest.approx(4 * 700.0 / 28_000)
+    del gpus["GPU-2"]
+    figure = derived(case, replace(seen, telemetry={"a": gpus, "b": gpus}))["energy_per_token"]
+    assert (figure.value, figure.basis) == (None, "3 of the 4 GPUs that took part were sampled")
+
+
 def test_a_gpu_without_a_counter_has_its_mean_power() -> None:
     figure = energy(busy(energy_j=None, energy_over_s=None))
     assert figure.value == pytest.approx(8 * 690.0 / 56_000)
@@ -421,6 +437,20 @@ def test_what_was_seen_of_all_ranks_becomes_one_figure_each() -> None:
     assert figures["exposed_communication"].basis == "in one traced step of 1.500 s; tracing makes it longer"
     assert figures["parity_loss"].value == 1e-9
     assert {metric.name for metric in figures.values()} <= {kind.name for kind in TrainStep.metrics}
+
+
+def test_a_trace_without_a_kernel_does_not_say_that_nothing_was_exposed() -> None:
+    # what torch's profiler gives where another tool has subscribed to CUPTI: no error, and not one event of the GPU
+    nothing = {"communication_s": 0.0, "compute_s": 0.0, "overlap_fraction": None, "exposed_s": 0.0, "step_s": 1.0}
+    seen = {**TRACED, "exposed_s": 0.25, "step_s": 1.0}
+    records = [{**of_rank, "transfers": []} for of_rank in (seen, nothing)]
+    figures = derived(replace(case_of("tp2", H100), expected={}), observed([[1.0], [1.0]], exposed=records))
+    assert figures["exposed_communication"].value is None
+    assert figures["exposed_communication"].basis == (
+        "on rank 1 the profiler recorded nothing that computes: another tool may hold it, or its library (CUPTI) is "
+        "missing"
+    )
+    assert not [name for name in figures if name.startswith("step_part")]
 
 
 def test_a_collective_nobody_knows_leaves_the_cell_empty() -> None:

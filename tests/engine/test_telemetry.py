@@ -132,6 +132,22 @@ def test_a_list_of_devices_that_ends_early_says_where(driver, visible, reason):
 
 
 @needs_compiler
+def test_a_gpu_that_is_cut_into_instances_is_no_gpu_of_that_name(driver):
+    # torch sees an instance of 10 GB and a seventh of the multiprocessors, and would be held against all of an H100
+    listed, reason = gpus(driver["new"], FAKE_NVML_GPUS="3", FAKE_NVML_SICK="2")
+    assert [gpu["uuid"] for gpu in listed] == UUIDS[:2]
+    assert reason == "1 of 3 GPUs is cut into MIG instances, which are not supported"
+    why = "1 of 1 GPU is cut into MIG instances, which are not supported"
+    assert gpus(driver["new"], FAKE_NVML_SICK="0") == ([], why)
+    visible = {"FAKE_NVML_GPUS": "3", "FAKE_NVML_SICK": "2", "CUDA_VISIBLE_DEVICES": "1,2"}
+    listed, reason = gpus(driver["new"], **visible)
+    assert [gpu["uuid"] for gpu in listed] == UUIDS[1:2]
+    assert reason == (
+        "CUDA_VISIBLE_DEVICES='1,2' ends before '2': it is cut into MIG instances, which are not supported"
+    )
+
+
+@needs_compiler
 def test_a_sample_is_in_base_units(driver):
     first, second = sampled(driver["new"], 2, FAKE_NVML_GPUS="8")
     assert first["gpus"][2] == {

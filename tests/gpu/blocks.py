@@ -284,7 +284,8 @@ def _lone_rank(history: History, figures: Mapping[str, Figure], label: Callable[
     (executed,) = EXECUTED.of(history.pooled)
     prediction = predictions.rank_time(gpu, executed)
     yield judged(label("rank_time"), values["rank_time"], "s", prediction)
-    yield judged(label("computing"), values["compute_time"] / values["rank_time"], "fraction")
+    if values["compute_time"]:  # else the profiler saw nothing
+        yield judged(label("computing"), values["compute_time"] / values["rank_time"], "fraction")
     for row in figures.values():
         if row.metric in ("collectives", "executed_flops_per_rank") and row.expected:
             figure = " ".join(filter(None, (row.metric, row.detail.get("axis"))))

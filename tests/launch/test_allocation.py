@@ -128,7 +128,36 @@ def test_whoever_asks_for_the_end_before_anything_began_is_heard():
         gather(Plane(2, [(1, Interrupted())]), said("a"))
 
 
+def gpu(number, index=0):
+    return {"index": index, "uuid": f"GPU-{number}", "name": "NVIDIA H200", "error": None}
+
+
+def test_a_host_has_the_gpus_of_all_agents_where_a_launcher_shows_each_its_own():
+    # srun --gpus-per-task=1: each process sees one, and CUDA calls it 0
+    others = [(1, said("a", 1, gpus=[gpu(8)])), (2, said("b", gpus=[gpu(7)])), (3, said("b", 1, gpus=[gpu(5)]))]
+    found = gather(Plane(4, others), said("a", cores=2, gpus=[gpu(9)]))
+    assert found.environments["a"] == {"cores": 2, "gpus": [gpu(9), gpu(8, 1)]}
+    assert found.first_gpus == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert found.found(("a", "b")).gpu_names == ("NVIDIA H200",) * 2
+
+
+def test_gpus_that_several_agents_see_are_there_once_and_sampled_by_one():
+    both = [gpu(9), gpu(8, 1)]
+    for seen in ({}, {"gpus": both}, {"gpus": both[:1]}):
+        found = gather(Plane(2, [(1, said("a", 1, **seen))]), said("a", gpus=both))
+        assert found.environments["a"] == {"gpus": both}
+        assert found.first_gpus == {0: 0}
+
+
+def test_an_agent_that_a_launcher_shows_some_gpus_says_which(monkeypatch):
+    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2, "gpus": [gpu(8)]})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert hello("a", 1, COPY) == said("a", 1, gpus=[gpu(8)])
+    assert hello("a", 0, COPY) == said("a", 0, cores=2, gpus=[gpu(8)])
+
+
 def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2})
     assert hello("a", 0, COPY) == said("a", 0, cores=2)
     assert hello("a", None, COPY) == said("a", None, cores=2)

@@ -255,6 +255,12 @@ def test_the_gpu_of_the_rank_behind_is_described(tmp_path):
     assert outcome.reason.endswith("wait for it; its GPU 2 drew 102 W and was busy 100 % of the time")
 
 
+def test_ranks_that_share_a_gpu_are_told_of_that_one():
+    gpus = {index: GpuSample(index, power_w=100.0 + index) for index in range(2)}
+    words = gpus_in_words((Member(0, "a", 0, (0, 1, 2, 3)),), {"a": gpus}, ranks_per_gpu=2)
+    assert [said[:12] for said in words.values()] == ["; its GPU 0 ", "; its GPU 0 ", "; its GPU 1 ", "; its GPU 1 "]
+
+
 def on_gpus(tmp_path, told, *ranks):
     """A case of GPUs that hangs; ``told`` is what NCCL says of it."""
     late = case()
@@ -308,13 +314,13 @@ def test_why_nccl_says_nothing_is_said(tmp_path):
 def test_a_gpu_that_is_busy_and_draws_little_is_said_to_spin(tmp_path):
     gpus = tuple(GpuSample(index, power_w=power_w, utilization=1.0) for index, power_w in enumerate((233.0, 234.0)))
     limits_w = {("a", index): 700.0 for index in range(2)}
-    words = gpus_in_words((Member(0, "a", 0, (0, 1)),), {"a": GpuSamples(1.0, gpus)}, limits_w=limits_w)
+    words = gpus_in_words((Member(0, "a", 0, (0, 1)),), {"a": dict(enumerate(gpus))}, limits_w=limits_w)
     assert words[0] == (
         "; its GPU 0 drew 233 W and was busy 100 % of the time, little of its limit of 700 W: it looks as if it spins "
         "in a kernel that waits"
     )
     assert words[1] == "; its GPU 1 drew 234 W and was busy 100 % of the time"
-    idle = GpuSamples(1.0, (replace(gpus[0], utilization=0.9),))
+    idle = {0: replace(gpus[0], utilization=0.9)}
     assert "spins" not in gpus_in_words((Member(0, "a", 0, (0,)),), {"a": idle}, limits_w=limits_w)[0]
 
 

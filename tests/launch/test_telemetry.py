@@ -46,6 +46,12 @@ def test_the_samples_of_a_case_are_kept_with_it(tmp_path):
     assert gpu["throttle_reasons"] == {"hw_thermal_slowdown": 0.5}
 
 
+def test_gpus_of_hosts_that_take_no_part_in_a_case_say_nothing_of_it(tmp_path):
+    hot = replace(sample(1.0, 1.2e9, ["hw_thermal"]), host="b")
+    _, (observation,), _ = conduct(tmp_path, [case()], time=[sample(1.0, 1.98e9), hot, *done()])
+    assert list(observation.telemetry) == ["a"]
+
+
 def test_the_next_case_starts_without_them(tmp_path):
     answers = {"time": done(), "case": [sample(1.0, 1e9), *reached("prepared")]}
     _, observations, _ = conduct(tmp_path, [case("a"), case("b")], **answers)
@@ -106,14 +112,14 @@ def test_an_agent_hands_on_what_the_reader_of_nvml_says(driver, tmp_path, monkey
     monkeypatch.setenv("FAKE_NVML_GPUS", "8")
     agent = Agent(host="here", scratch=tmp_path)
     try:
-        agent.execute(SampleGpus(0.05))
+        agent.execute(SampleGpus(0.05, first_gpu=2))
         deadline, events = time.monotonic() + 120, []
         while len(events) < 2 and time.monotonic() < deadline:
             events += agent.events(0.1)
     finally:
         agent.close()
     assert [type(event) for event in events[:2]] == [GpusSampled, GpusSampled]
-    assert len(events[0].sample.gpus) == 8
+    assert [gpu.index for gpu in events[0].sample.gpus] == [*range(2, 10)]  # as the host numbers them
 
 
 @needs_compiler
