@@ -203,8 +203,8 @@ def test_a_network_that_is_not_said_gives_two_answers():
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
     both = run(*of)
     assert [line for line in both.stdout.splitlines() if "If the NICs" in line] == [
-        "# If the NICs of a node are 8x400Gb:",
-        "# If the NICs of a node are 8x100Gb:",
+        "# If the NICs of a node are 2x400Gb:",
+        "# If the NICs of a node are 2x100Gb:",
     ]
     said = run(*of, "--nics", "2x400Gb")
     assert said.stdout.count("3. Which layout") == 1

@@ -58,9 +58,13 @@ def test_no_message_passes_faster_than_what_a_node_can_send(typical, nodes, size
         assert 8 * traffic_bytes(op, size_bytes, nodes) / alone < rates.node_network * of_any_size
 
 
-def test_a_gpu_has_its_share_of_the_nics_of_its_usual_server(typical):
+def test_a_gpu_has_its_share_of_the_nics_of_its_node(typical):
     of_four = typical_rates(accelerators()["gb200"], 200e9).rates
     assert of_four.p2p_bandwidth == typical.rates.p2p_bandwidth == pytest.approx(0.8 * 50e9)
+    for network in (4 * 50e9, None):
+        of_half_a_server = typical_rates(H100, network, gpus_per_node=4).rates
+        assert of_half_a_server.p2p_bandwidth == typical.rates.p2p_bandwidth
+        assert of_half_a_server.node_network == typical.rates.node_network / 2
 
 
 def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):
