@@ -134,6 +134,9 @@ def nics_of_ports(network: str) -> str | None:
     return f"{match[1]}x{match[2]}Gb" if match else None
 
 
+NO_FIGURE = 1.0
+"""In the place of one that is not on record, where no rate that is left follows from it."""
+
 _NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
     "peak_flops_per_s.bfloat16": ("matmul", "attention"),
     "memory_bytes_per_s": ("memory",),
@@ -194,7 +197,13 @@ def typical_rates(
     for name, (interval, unit, source) in _TIMES.items():
         low, value, high = interval
         by_key[name] = Expectation(value, unit, low, high, "typical", source)
-    return KnownRates(by_key, f"datasheet of {card.name} x typical", machine=Fingerprint(gpu=card.name))
+    figures = {"matmul": peak, "attention": peak, "memory": memory}
+    return KnownRates(
+        by_key,
+        f"datasheet of {card.name} x typical",
+        machine=Fingerprint(gpu=card.name),
+        of_datasheet={name: figure for name, figure in figures.items() if figure != NO_FIGURE},
+    )
 
 
 _OF_A_CPU: Mapping[str, tuple[float, float, float]] = {
@@ -247,7 +256,7 @@ def _figure(card: Accelerator, name: str, figure: float | None, given: Collectio
             f"nothing can be priced on {card.name}: its datasheet on record has no {name}.\n"
             f"hint: give {' and '.join(wanted)} with --rates FILE"
         )
-    return 1.0  # no rate that is left follows from it
+    return NO_FIGURE
 
 
 def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:

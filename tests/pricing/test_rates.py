@@ -203,3 +203,37 @@ def test_products_on_amd_are_no_faster_than_what_was_measured(card, best):
     rate = known.by_key["matmul"]
     assert (rate.low, rate.value, rate.high) == pytest.approx((0.75 * best, 0.85 * best, 0.95 * best))
     assert "mamf-finder's best shape" in rate.source
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "matmul: 5000 TFLOP/s",
+            "'matmul: 5,000.0 TFLOP/s' is 5.1 times what the card's datasheet has: 989.0 TFLOP/s.",
+        ),
+        ("attention[head_dim=128]: 1979 TFLOP/s", "is 2.0 times what the card's datasheet has"),
+        ("memory: 33500 GB/s", "is 10.0 times what the card's datasheet has"),
+        (
+            "model_error: 0.5",
+            "'model_error: 0.5' must be 1 or more: the factor within which 80 % of measured steps lie",
+        ),
+        ("pipeline_factor: 0.1", "'pipeline_factor: 0.1' must be 1 or more"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_refused_with_its_line(tmp_path, typical, written, said):
+    """Prices follow from it: of 5,000 TFLOP/s on an H100 they were five times too fast, without a word."""
+    file = tmp_path / "rates.yaml"
+    file.write_text(f"rates:\n  {written}\n")
+    with pytest.raises(SuiteError) as error:
+        read_rates(file, typical)
+    assert str(error.value).startswith(f"{file}:2: ")
+    assert said in str(error.value)
+
+
+def test_a_rate_may_be_above_its_datasheet_as_clocks_are_and_of_a_card_without_one(tmp_path, typical):
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  matmul: 1050 TFLOP/s\n  memory: 3.4e3 GB/s\n")
+    assert read_rates(file, typical).rates.matmul == 1050e12
+    unknown = typical_rates(accelerators()["h800-sxm-80gb"], None, given=("memory", "busbw"))
+    assert read_rates(file, unknown).rates.memory == 3.4e12
