@@ -174,10 +174,11 @@ def typical_rates(
     peaks = (card.peak_flops_per_s.get(dtype) for dtype in dtypes)
     peak = _figure(card, "peak_flops_per_s.bfloat16", next(filter(None, peaks), None), given)
     memory = _figure(card, "memory_bytes_per_s", card.memory_bytes_per_s, given)
-    link = _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
     sheet = card.source
     of_node = gpus_per_node or card.usual_gpus_per_node
     whole = of_node * 50e9 if node_network is None else node_network
+    # a GPU that is alone in its node sends nothing over a link of cards
+    link = whole if of_node == 1 else _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
     nics = "NICs as said" if node_network is not None else f"no NICs said: {of_node} x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}

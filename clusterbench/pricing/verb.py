@@ -120,7 +120,10 @@ _Node = tuple[str, int]
 
 
 def _node(row: TableRow, card: str) -> _Node:
-    return card, row.priced.ranks_per_node if row.priced is not None else 0
+    """Of a step on one GPU as if that were alone in its node: it sends nothing to others."""
+    if row.priced is None:
+        return card, 0
+    return card, 1 if row.priced.job.layout.world_size == 1 else row.priced.ranks_per_node
 
 
 def _typical(node: _Node, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:

@@ -92,6 +92,14 @@ def test_a_card_without_a_figure_is_not_priced():
         typical_rates(accelerators()["h800-sxm-80gb"], None)
 
 
+def test_a_gpu_alone_in_its_node_needs_no_link_on_record():
+    l40s = accelerators()["l40s"]
+    with pytest.raises(SuiteError, match="has no link_bytes_per_s"):
+        typical_rates(l40s, None)
+    alone = typical_rates(l40s, 25e9, gpus_per_node=1).rates
+    assert alone.busbw_of("all_gather", 4, 1) == alone.node_network == pytest.approx(0.8 * 25e9)
+
+
 def test_products_are_of_the_first_type_that_a_card_multiplies():
     v100 = accelerators()["v100-sxm2-32gb"]
     with pytest.raises(SuiteError, match=r"has no peak_flops_per_s\.bfloat16"):
