@@ -39,7 +39,7 @@ def _is_data_only(layout: ParallelLayout) -> bool:
 RULES = (
     Rule(
         "below 10 B parameters one parallelism alone is enough",
-        lambda of: of.shape.num_parameters < 10e9 and of.world_size < 512,
+        lambda of: of.shape.num_parameters < 10e9 and 1 < of.world_size < 512,
         lambda layout, of: _is_alone(layout) and not layout.uses("pp") and not layout.uses("cp"),
     ),
     Rule(

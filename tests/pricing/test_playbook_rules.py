@@ -113,3 +113,8 @@ def test_the_knee_is_where_a_gpu_brings_a_fifth_less_than_on_fewer_nodes() -> No
 def test_nodes_on_which_nothing_fits_are_no_knee() -> None:
     assert knee(on_nodes(None, None, 2.0, 1.0)) is None
     assert knee([]) is None
+
+
+def test_one_gpu_breaks_no_rule_on_how_many_parallelisms_there_are():
+    alone = Question(named_shape("llama-1b"), CARD, 1, 1, 4096, 64)
+    assert SMALL not in said(alone, ranked(alone, tp1=1.0))
