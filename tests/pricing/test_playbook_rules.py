@@ -35,7 +35,7 @@ def said(of: Question, candidates: Sequence[Candidate]) -> dict[str, Checked]:
 
 
 SMALL, MIDDLE = "below 10 B parameters one parallelism alone is enough", "10 to 100 B on more than 8 GPUs"
-MANY, MOST = "from 512 GPUs on ZeRO-3 alone is inefficient", "from 1,024 GPUs on tp8 with dp and pp"
+MANY, MOST = "from 512 GPUs on dp with tp or pp in place of ZeRO-3 alone", "from 1,024 GPUs on tp8 with dp and pp"
 
 
 def test_each_rule_is_meant_for_the_sizes_that_the_playbook_says() -> None:
