@@ -111,15 +111,23 @@ def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
 def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> Iterator[tuple[str, Expectation]]:
     """Of each operation bus bandwidth within a node, where a file has only that between nodes, and the other way round.
 
-    All other rates of one name stand or fall together: :meth:`KnownRates.but`.
+    And attention of smaller heads than those of a file, which is slower. All other rates of one name stand or fall
+    together: :meth:`KnownRates.but`.
     """
     given: dict[str, set[bool]] = {}
     for key in found:
         if key.startswith("busbw["):
             given.setdefault(split_key(key)[1]["op"], set()).add(_is_within_a_node(key))
+    smallest = min((_head_dim(key) for key in found if key.startswith("attention[")), default=0)
     for key, rate in known.by_key.items():
+        if key.startswith("attention[") and _head_dim(key) < smallest:
+            yield key, rate
         if key.startswith("busbw[") and _is_within_a_node(key) not in given.get(split_key(key)[1]["op"], {True, False}):
             yield key, rate
+
+
+def _head_dim(key: str) -> int:
+    return int(split_key(key)[1]["head_dim"])
 
 
 def _is_within_a_node(key: str) -> bool:

@@ -245,3 +245,14 @@ def test_a_rate_may_be_above_its_datasheet_as_clocks_are_and_of_a_card_without_o
     assert read_rates(file, typical).rates.matmul == 1050e12
     unknown = typical_rates(accelerators()["h800-sxm-80gb"], None, given=("memory", "busbw"))
     assert read_rates(file, unknown).rates.memory == 3.4e12
+
+
+def test_attention_of_smaller_heads_than_those_of_a_file_stays(tmp_path, typical):
+    """Heads of 64 channels had the rate that a file gives for 128, which is that of a faster kernel."""
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  attention[head_dim=128]: 300 TFLOP/s\n")
+    found = read_rates(file, typical).rates
+    assert found.attention_at(64) == typical.rates.attention_at(64)
+    assert found.attention_at(128) == found.attention_at(256) == 300e12
+    file.write_text("rates:\n  attention[head_dim=64]: 200 TFLOP/s\n")
+    assert read_rates(file, typical).rates.attention == {64: 200e12}
