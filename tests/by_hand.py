@@ -102,7 +102,8 @@ def copy_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Gives every parameter, or this rank's part of it, the value that ours has."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            (weight.to_local() if isinstance(weight, DTensor) else weight).copy_(weights[name])
+            part = weight.to_local() if isinstance(weight, DTensor) else weight
+            part.copy_(weights[name].view_as(part))  # matrices of experts, one below the other, may be apart here
 
 
 class Norm(nn.Module):

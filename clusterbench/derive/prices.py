@@ -47,7 +47,8 @@ def prices_of(plan: Plan, environment: Mapping[str, Any], path: Path, accepted: 
         return Prices()
     card = card_of(plan.cluster)
     here = fingerprint_of(environment, max(case.version for case in wanted))
-    known = rates_of(path, typical_of(card, given=given_names(path)), PROFILE, here, accepted, RATES)
+    typical = typical_of(card, given=given_names(path), gpus_per_node=plan.cluster.ranks_per_node)
+    known = rates_of(path, typical, PROFILE, here, accepted, RATES)
     elsewhere = list(_elsewhere(known.machine, here))
     found: dict[str, PricedCase] = {}
     reasons: dict[str, str] = {}

@@ -198,7 +198,7 @@ def _products(
             # keeps them for backward only when it is through.
             is_repeated = in_layers and (keeps_late or not name.endswith(".feed_forward.down.weight"))
             in_float8 = next(filter(None, (parallelism.in_float8(name) for parallelism in active)), None)
-            flops = 2 * prod(size[1:] if of_experts else size)
+            flops = 2 * (shape.hidden_size * shape.ffn_hidden_size if of_experts else prod(size))
             products.append(_Product(rows, flops, in_layers, is_repeated, in_float8 or (PRODUCTS, PRODUCTS)))
     return tuple(products)
 

@@ -12,16 +12,19 @@ INDEX_BYTES = 8
 def expert_weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """The weights of a layer that replace the dense feed-forward's, whole, in the order of the model.
 
+    Matrices of experts stand below one another, so that FSDP, which cuts rows, finds enough of them on any number of
+    ranks: of 8 experts in a dimension of their own 24 ranks would have 8 with one each, and 16 with nothing.
+
     >>> from clusterbench.shape import named_shape
     >>> expert_weight_shapes(named_shape("moe-tiny"))["feed_forward.experts.down"]
-    (8, 128, 192)
+    (1024, 192)
     """
     experts, hidden, width = shape.num_experts, shape.hidden_size, shape.ffn_hidden_size
     weights: dict[str, tuple[int, ...]] = {
         "feed_forward.router.weight": (experts, hidden),
-        "feed_forward.experts.gate": (experts, width, hidden),
-        "feed_forward.experts.up": (experts, width, hidden),
-        "feed_forward.experts.down": (experts, hidden, width),
+        "feed_forward.experts.gate": (experts * width, hidden),
+        "feed_forward.experts.up": (experts * width, hidden),
+        "feed_forward.experts.down": (experts * hidden, width),
     }
     if shape.num_shared_experts:
         shared = shape.num_shared_experts * width

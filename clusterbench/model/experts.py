@@ -80,18 +80,20 @@ class Route:
 
 
 class Experts(nn.Module):
-    """The experts of this rank: SwiGLU each, their matrices stacked."""
+    """The experts of this rank: SwiGLU each, their matrices one below the other."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        experts, width, hidden = shape.num_experts, shape.ffn_hidden_size, shape.hidden_size
-        self.gate = nn.Parameter(torch.empty(experts, width, hidden))
-        self.up = nn.Parameter(torch.empty(experts, width, hidden))
-        self.down = nn.Parameter(torch.empty(experts, hidden, width))
+        experts, self.width, self.hidden = shape.num_experts, shape.ffn_hidden_size, shape.hidden_size
+        self.gate = nn.Parameter(torch.empty(experts * self.width, self.hidden))
+        self.up = nn.Parameter(torch.empty(experts * self.width, self.hidden))
+        self.down = nn.Parameter(torch.empty(experts * self.hidden, self.width))
 
     def matrices(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights, rounded: once for all rows of a forward."""
-        return self.gate.to(dtype), self.up.to(dtype), self.down.to(dtype)
+        """The weights of each expert, rounded: once for all rows of a forward."""
+        gate, up, down = self.gate.to(dtype), self.up.to(dtype), self.down.to(dtype)
+        of_inputs, of_outputs = (-1, self.width, self.hidden), (-1, self.hidden, self.width)
+        return gate.view(of_inputs), up.view(of_inputs), down.view(of_outputs)
 
     def forward(self, x_RH: Tensor, rows_L: Tensor, matrices: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
         gate_LFH, up_LFH, down_LHF = self.matrices(x_RH.dtype) if matrices is None else matrices

@@ -72,11 +72,11 @@ def fill_uniform(
     Parameters
     ----------
     part
-        One to three dimensions, any floating type; all types get the same values up to their rounding. May be empty.
+        One or two dimensions, any floating type; all types get the same values up to their rounding. May be empty.
     offset
         Where the part begins in the whole weight.
     whole
-        The shape of the whole weight: a third dimension stands for so many tables, one below the other.
+        The shape of the whole weight.
     """
     with torch.no_grad():
         for rows, columns, (block,) in blocks([part], offset, whole):
@@ -92,16 +92,11 @@ def blocks(
     Parameters
     ----------
     parts
-        Of one to three dimensions, all at the same place; may be empty.
+        Of one or two dimensions, all at the same place; may be empty.
     offset, whole
         As of :func:`fill_uniform`.
     """
     first = parts[0]
-    if first.dim() == 3:
-        for index in range(first.shape[0]):
-            first_row = (offset[0] + index) * whole[1] + offset[1]
-            yield from blocks([part[index] for part in parts], (first_row, offset[2]), whole[1:])
-        return
     if first.numel() == 0:
         return
     tables = parts if first.dim() == 2 else [part[None] for part in parts]

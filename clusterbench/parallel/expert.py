@@ -292,7 +292,7 @@ def passes(job: TrainingJob) -> int:
 
 
 def is_expert(name: str) -> bool:
-    """Whether a weight is that of routed experts, whose first dimension is the expert."""
+    """Whether a weight is that of routed experts, which stand one below the other."""
     return ".feed_forward.experts." in f".{name}"
 
 

@@ -24,8 +24,8 @@ from clusterbench.shape_file import asked_shape
 from clusterbench.units import format_value
 from clusterbench.words import comment, plural
 
-NETWORKS = ("8x400Gb", "8x100Gb")
-"""Asked about where nobody says what NICs there are."""
+NETWORKS = ("400Gb", "100Gb")
+"""A NIC of each GPU, asked about where nobody says what NICs there are."""
 
 OF_NICS = ("busbw", "node_network")
 """Rates that follow from the NICs of a node where a file does not give them."""
@@ -57,13 +57,16 @@ class Asked:
         """
         card = self.cluster.card
         sequences = _sequences(self.global_batch_size, self.tokens, self.seq_len)
-        gpus_per_node = self.cluster.gpus_per_node or card.usual_gpus_per_node
-        return Question(asked_shape(shape), card, self.num_nodes, gpus_per_node, self.seq_len, sequences)
+        return Question(asked_shape(shape), card, self.num_nodes, self.gpus_per_node(card), self.seq_len, sequences)
 
     @property
     def num_nodes(self) -> int:
         """One where neither a file nor an option says."""
         return self.cluster.num_nodes or 1
+
+    def gpus_per_node(self, card: Accelerator) -> int:
+        """Those of its usual server where neither a file nor an option says."""
+        return self.cluster.gpus_per_node or card.usual_gpus_per_node
 
     def by_network(self, card: Accelerator) -> Iterator[tuple[list[str], KnownRates]]:
         """What is said first and what is known, for each network that there may be.
@@ -75,10 +78,10 @@ class Asked:
         """
         expect_effect(self.rates, self.accepted)
         given = given_names(self.rates)
-        of, machine = self.cluster, self.cluster.machine
+        of, machine, gpus_per_node = self.cluster, self.cluster.machine, self.gpus_per_node(card)
         unsaid = of.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
-        for network in NETWORKS if unsaid else (of.nics,):
-            typical = typical_rates(card, nics_bytes_per_s(network), given)
+        for network in [f"{gpus_per_node}x{nic}" for nic in NETWORKS] if unsaid else [of.nics]:
+            typical = typical_rates(card, nics_bytes_per_s(network), given, gpus_per_node=gpus_per_node)
             known = typical if machine == UNKNOWN else replace(typical, machine=machine)
             if self.rates is not None:
                 known = rates_of(self.rates, known, self.profile, accepted=self.accepted)

@@ -51,6 +51,7 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
         *(line for remark in remarks for line in comment(remark, indent="  ")),
         "suite: advised",
         f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
+        f"num_nodes: {of.num_nodes}",
         "benchmarks:",
         *(line for each in run for line in _entry(each, of)),
     ]

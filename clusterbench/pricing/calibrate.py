@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clusterbench.expectation import Expectation
 from clusterbench.pricing import TWO_SIDED_80, step_seconds
 from clusterbench.pricing.profiles import PricedJob
-from clusterbench.pricing.rates import RATES, KnownRates, rates_with
+from clusterbench.pricing.rates import LEAST, RATES, KnownRates, rates_with
 from clusterbench.pricing.work import StepWork
 from clusterbench.types import split_key
 
@@ -31,9 +31,6 @@ NOT_KNOWN: Mapping[str, float] = {"pipeline_factor": math.log(4.0)}
 HARDLY, WIDE = 0.7, 1.15
 """A rate is not determined by the runs where its interval shrank to no less than this share, and is wider than that; a
 narrower one where they say next to nothing of it."""
-
-LEAST: Mapping[str, float] = {"pipeline_factor": 1.0}
-"""What a rate is at least, whatever was measured."""
 
 _MOST_ROUNDS, _STEP = 40, 1e-4
 _NAMED = 3  # rates in a sentence

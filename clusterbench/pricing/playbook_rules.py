@@ -39,7 +39,7 @@ def _is_data_only(layout: ParallelLayout) -> bool:
 RULES = (
     Rule(
         "below 10 B parameters one parallelism alone is enough",
-        lambda of: of.shape.num_parameters < 10e9 and of.world_size < 512,
+        lambda of: of.shape.num_parameters < 10e9 and 1 < of.world_size < 512,
         lambda layout, of: _is_alone(layout) and not layout.uses("pp") and not layout.uses("cp"),
     ),
     Rule(
@@ -48,7 +48,7 @@ RULES = (
         lambda layout, of: _is_data_only(layout) or (layout.tp == _TP and (layout.uses("pp") or layout.zero == 3)),
     ),
     Rule(
-        "from 512 GPUs on ZeRO-3 alone is inefficient: dp with tp or pp",
+        "from 512 GPUs on dp with tp or pp in place of ZeRO-3 alone",
         lambda of: of.world_size >= 512,
         lambda layout, of: layout.uses("dp") and (layout.uses("tp") or layout.uses("pp")),
     ),

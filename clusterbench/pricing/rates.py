@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from clusterbench.errors import nearest
@@ -32,6 +32,9 @@ RATES: Mapping[str, tuple[str, str]] = {
 
 PROBED_BYTES = 2**28
 """The message whose bus bandwidth is on record."""
+
+LEAST: Mapping[str, float] = {"pipeline_factor": 1.0, "model_error": 1.0}
+"""What a rate is at least, whatever was measured or written."""
 
 _BY = {"attention": ("head_dim",), "busbw": ("nodes", "op")}
 """What tells rates of one name apart."""
@@ -134,6 +137,8 @@ class KnownRates:
         The framework whose steps some were fitted to; empty where they say nothing of one.
     machine
         Of which they are known.
+    of_datasheet
+        By name what the card's datasheet says at most; nothing of names without a figure there.
 
     Raises
     ------
@@ -145,6 +150,7 @@ class KnownRates:
     name: str = ""
     profile: str = ""
     machine: Fingerprint = UNKNOWN
+    of_datasheet: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, rate in self.by_key.items():

@@ -10,7 +10,7 @@ from typing import cast
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.expectation import ORIGINS, Expectation
 from clusterbench.fingerprint import FIELDS, OPTION, UNKNOWN, Fingerprint, nearest_machine
-from clusterbench.pricing.rates import RATES, KnownRates, objection_to_key
+from clusterbench.pricing.rates import LEAST, RATES, KnownRates, objection_to_key
 from clusterbench.types import split_key
 from clusterbench.units import format_value, parse_value
 from clusterbench.words import short
@@ -18,6 +18,9 @@ from clusterbench.yaml_lines import Node, Scalar, Table, read_yaml
 
 VERSION = "1"
 """Of the file; one that a person wrote need not say it."""
+
+FASTER_THAN_ITS_DATASHEET = 1.25
+"""By what factor a card may be: clocks may be higher than those of its datasheet, which a slip of units is not."""
 
 _TOP = ("version", "of", "profile", "machine", "num_rates", "rates")
 _OF_A_RATE = ("value", "low", "high", "origin", "source")
@@ -108,15 +111,23 @@ def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
 def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> Iterator[tuple[str, Expectation]]:
     """Of each operation bus bandwidth within a node, where a file has only that between nodes, and the other way round.
 
-    All other rates of one name stand or fall together: :meth:`KnownRates.but`.
+    And attention of smaller heads than those of a file, which is slower. All other rates of one name stand or fall
+    together: :meth:`KnownRates.but`.
     """
     given: dict[str, set[bool]] = {}
     for key in found:
         if key.startswith("busbw["):
             given.setdefault(split_key(key)[1]["op"], set()).add(_is_within_a_node(key))
+    smallest = min((_head_dim(key) for key in found if key.startswith("attention[")), default=0)
     for key, rate in known.by_key.items():
+        if key.startswith("attention[") and _head_dim(key) < smallest:
+            yield key, rate
         if key.startswith("busbw[") and _is_within_a_node(key) not in given.get(split_key(key)[1]["op"], {True, False}):
             yield key, rate
+
+
+def _head_dim(key: str) -> int:
+    return int(split_key(key)[1]["head_dim"])
 
 
 def _is_within_a_node(key: str) -> bool:
@@ -132,6 +143,8 @@ class _Reader:
         given = self._given(top)
         name = self._text(top, "of") or f"rates of {self.path}"
         found = dict(self._each(given))
+        for key, rate in found.items():
+            self._expect_possible(key, rate, known, given.lines[key])
         self._expect_whole(top, len(found))
         found |= dict(_left_as_they_are(found, known))
         return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
@@ -168,6 +181,18 @@ class _Reader:
                 top.lines["num_rates"],
                 f"damaged: 'num_rates: {short(said)}', but there are {number}.\nhint: write it again with "
                 "'clusterbench calibrate', or take 'num_rates' out where you changed the list yourself",
+            )
+
+    def _expect_possible(self, key: str, rate: Expectation, known: KnownRates, line: int) -> None:
+        """That a person's figure is no slip of units: prices follow from it, however fast they are."""
+        name, told = split_key(key)[0], f"'{key}: {format_value(rate.value, rate.unit)}'"
+        if rate.value < (least := LEAST.get(name, 0.0)):
+            raise self._error(line, f"{told} must be {least:g} or more: {RATES[name][1]}.")
+        most = known.of_datasheet.get(name)
+        if most is not None and rate.origin == "file" and rate.value > FASTER_THAN_ITS_DATASHEET * most:
+            by_sheet = format_value(most, rate.unit)
+            raise self._error(
+                line, f"{told} is {rate.value / most:.1f} times what the card's datasheet has: {by_sheet}."
             )
 
     def _machine(self, top: Table) -> Fingerprint:

@@ -134,6 +134,9 @@ def nics_of_ports(network: str) -> str | None:
     return f"{match[1]}x{match[2]}Gb" if match else None
 
 
+NO_FIGURE = 1.0
+"""In the place of one that is not on record, where no rate that is left follows from it."""
+
 _NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
     "peak_flops_per_s.bfloat16": ("matmul", "attention"),
     "memory_bytes_per_s": ("memory",),
@@ -143,19 +146,25 @@ _NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
 
 
 def typical_rates(
-    card: Accelerator, node_network: float | None, given: Collection[str] = (), dtypes: Sequence[str] = ("bfloat16",)
+    card: Accelerator,
+    node_network: float | None,
+    given: Collection[str] = (),
+    dtypes: Sequence[str] = ("bfloat16",),
+    gpus_per_node: int | None = None,
 ) -> KnownRates:
     """What is known of a GPU from its datasheet.
 
     Parameters
     ----------
     node_network
-        Bytes per second of all NICs of a node; None where that is not known: it is then taken for 8 NICs of 400 Gb/s,
-        between a quarter and twice that.
+        Bytes per second of all NICs of a node; None where that is not known: it is then taken for a NIC of 400 Gb/s
+        for each GPU, between a quarter and twice that.
     given
         Names of rates that a file will put in place of these, of which the datasheet need say nothing.
     dtypes
         Of products: the first that the card multiplies.
+    gpus_per_node
+        Which share the NICs of a node; by default as many as its usual server has.
 
     Raises
     ------
@@ -165,11 +174,13 @@ def typical_rates(
     peaks = (card.peak_flops_per_s.get(dtype) for dtype in dtypes)
     peak = _figure(card, "peak_flops_per_s.bfloat16", next(filter(None, peaks), None), given)
     memory = _figure(card, "memory_bytes_per_s", card.memory_bytes_per_s, given)
-    link = _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
     sheet = card.source
-    whole = 8 * 50e9 if node_network is None else node_network
+    of_node = gpus_per_node or card.usual_gpus_per_node
+    whole = of_node * 50e9 if node_network is None else node_network
+    # a GPU that is alone in its node sends nothing over a link of cards
+    link = whole if of_node == 1 else _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
-    nics = "NICs as said" if node_network is not None else "no NICs said: 8 x 400 Gb/s taken"
+    nics = "NICs as said" if node_network is not None else f"no NICs said: {of_node} x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
     if (best := MEASURED_BEST.get(card.name)) is not None:
         by_key["matmul"] = _share(OF_MEASURED_BEST, best, "FLOP/s", "mamf-finder's best shape, ml-engineering")
@@ -183,11 +194,17 @@ def typical_rates(
         by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)
     # a message from stage to stage goes over the NIC of one GPU
-    by_key["p2p_bandwidth"] = _share(of_nics, whole / card.usual_gpus_per_node, "B/s", nics)
+    by_key["p2p_bandwidth"] = _share(of_nics, whole / of_node, "B/s", nics)
     for name, (interval, unit, source) in _TIMES.items():
         low, value, high = interval
         by_key[name] = Expectation(value, unit, low, high, "typical", source)
-    return KnownRates(by_key, f"datasheet of {card.name} x typical", machine=Fingerprint(gpu=card.name))
+    figures = {"matmul": peak, "attention": peak, "memory": memory}
+    return KnownRates(
+        by_key,
+        f"datasheet of {card.name} x typical",
+        machine=Fingerprint(gpu=card.name),
+        of_datasheet={name: figure for name, figure in figures.items() if figure != NO_FIGURE},
+    )
 
 
 _OF_A_CPU: Mapping[str, tuple[float, float, float]] = {
@@ -220,10 +237,16 @@ def typical_cpu_rates() -> KnownRates:
 
 
 def typical_of(
-    card: str, node_network: float | None = None, given: Collection[str] = (), dtypes: Sequence[str] = ("bfloat16",)
+    card: str,
+    node_network: float | None = None,
+    given: Collection[str] = (),
+    dtypes: Sequence[str] = ("bfloat16",),
+    gpus_per_node: int | None = None,
 ) -> KnownRates:
     """Those of a card of the tables by its name there, or of CPU ranks."""
-    return typical_cpu_rates() if card == CPU else typical_rates(accelerators()[card], node_network, given, dtypes)
+    if card == CPU:
+        return typical_cpu_rates()
+    return typical_rates(accelerators()[card], node_network, given, dtypes, gpus_per_node)
 
 
 def _figure(card: Accelerator, name: str, figure: float | None, given: Collection[str]) -> float:
@@ -234,7 +257,7 @@ def _figure(card: Accelerator, name: str, figure: float | None, given: Collectio
             f"nothing can be priced on {card.name}: its datasheet on record has no {name}.\n"
             f"hint: give {' and '.join(wanted)} with --rates FILE"
         )
-    return 1.0  # no rate that is left follows from it
+    return NO_FIGURE
 
 
 def _share(interval: tuple[float, float, float], whole: float, unit: str, source: str) -> Expectation:

@@ -92,21 +92,21 @@ def price_table(
     card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
 
-    known: dict[str, KnownRates | SuiteError] = {}
-    for card in sorted(set(card_of.values())):
+    known: dict[_Node, KnownRates | SuiteError] = {}
+    for node in sorted({_node(row, card_of[row.line]) for row in table.rows if row.line in card_of}):
         try:
-            typical = _typical(card, network, table, rates)
-            known[card] = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
+            typical = _typical(node, network, table, rates)
+            known[node] = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
         except SuiteError as error:  # rows of other cards may have a price
-            known[card] = error
-    usable = {card: of for card, of in known.items() if isinstance(of, KnownRates)}
+            known[node] = error
+    usable = [of for of in known.values() if isinstance(of, KnownRates)]
     if not usable:
         raise next(of for of in known.values() if isinstance(of, SuiteError))
     priced = [_priced(row, profile, card_of.get(row.line), known) for row in table.rows]
     factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
-        *(remark for of in usable.values() for remark in _about_rates(of, rates)),
+        *dict.fromkeys(remark for of in usable for remark in _about_rates(of, rates)),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
         *_about_cards(table.rows, card_of, gpu),
         *table.defaults,
@@ -115,9 +115,22 @@ def price_table(
     return PricedTable(scaled, remarks)
 
 
-def _typical(card: str, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:
-    """Of the machine of the table, of which a CSV names no more than the card."""
-    typical = typical_of(card, network or _network_of(table), given_names(rates), ("bfloat16", "float16"))
+_Node = tuple[str, int]
+"""The name of a card, and how many of them a node has; 0 where a row does not tell what ran."""
+
+
+def _node(row: TableRow, card: str) -> _Node:
+    """Of a step on one GPU as if that were alone in its node: it sends nothing to others."""
+    if row.priced is None:
+        return card, 0
+    return card, 1 if row.priced.job.layout.world_size == 1 else row.priced.ranks_per_node
+
+
+def _typical(node: _Node, network: float | None, table: StepTable, rates: Path | None) -> KnownRates:
+    """Of the machine of the table, of which a CSV names no more than the card and how many there are in a node."""
+    card, gpus_per_node = node
+    dtypes = ("bfloat16", "float16")
+    typical = typical_of(card, network or _network_of(table), given_names(rates), dtypes, gpus_per_node or None)
     return typical if table.machine == UNKNOWN else replace(typical, machine=table.machine)
 
 
@@ -165,7 +178,9 @@ def _about_cards(rows: Sequence[TableRow], card_of: Mapping[int, str], gpu: str 
                 yield f"gpu {words!r} is taken for {card.name}; --gpu NAME says otherwise"
 
 
-def _priced(row: TableRow, profile: Profile, card: str | None, known: Mapping[str, KnownRates | SuiteError]) -> Priced:
+def _priced(
+    row: TableRow, profile: Profile, card: str | None, known: Mapping[_Node, KnownRates | SuiteError]
+) -> Priced:
     if card is None:
         return Priced(row, reason=_no_card(row))
     of_card = accelerators().get(card)
@@ -173,7 +188,7 @@ def _priced(row: TableRow, profile: Profile, card: str | None, known: Mapping[st
         return Priced(row, card=of_card, reason=row.reason)
     if (why := profile.objection(row.priced)) is not None:
         return Priced(row, card=of_card, reason=why)
-    rates = known[card]
+    rates = known[_node(row, card)]
     if isinstance(rates, SuiteError):
         return Priced(row, card=of_card, reason=str(rates).splitlines()[0])
     held = profile.held(row.priced)
@@ -317,8 +332,8 @@ def calibrate_table(
         what = f"rows are of {', '.join(sorted(cards))}" if cards else "no row is of a kind that a calibration wants"
         raise SuiteError(f"{table.name}: {what}.\nhint: --lines A,B,C takes these rows")
     expect_effect(rates, accepted)
-    typical = _typical(cards.pop(), nics_bytes_per_s(nics), table, rates)
     measured = [rows[number] for number in wanted]
+    typical = _typical(_node(measured[0], cards.pop()), nics_bytes_per_s(nics), table, rates)
     probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
     known = typical.but(probed)
     known = known if rates is None else rates_of(rates, known, profile_name, accepted=accepted)

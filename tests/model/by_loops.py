@@ -149,7 +149,8 @@ def _experts(weights: Weights, shape: Any, xs: Stream, routing: str) -> tuple[St
             y_H = torch.zeros_like(x_H)
             for e in chosen:
                 rows[e] += 1
-                matrices = [weights[f"feed_forward.experts.{name}"][e] for name in ("gate", "up", "down")]
+                stacked = [weights[f"feed_forward.experts.{name}"] for name in ("gate", "up", "down")]
+                matrices = [below.chunk(shape.num_experts)[e] for below in stacked]
                 y_H = y_H + probabilities[e] / of_chosen * _swiglu(x_H, *matrices)
             if shape.num_shared_experts:
                 matrices = [weights[f"feed_forward.shared.{name}.weight"] for name in ("gate", "up", "down")]

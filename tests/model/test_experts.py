@@ -132,9 +132,9 @@ def reference(layer: Any, x_TH: Any) -> Any:
         probabilities_E = (layer.router.weight @ x_H).softmax(0)
         best = probabilities_E.topk(layer.experts_per_token)
         weights = best.values / best.values.sum()
-        experts = layer.experts
+        gate_EFH, up_EFH, down_EHF = layer.experts.matrices(x_TH.dtype)
         row = sum(
-            weight * (experts.down[e] @ (F.silu(experts.gate[e] @ x_H) * (experts.up[e] @ x_H)))
+            weight * (down_EHF[e] @ (F.silu(gate_EFH[e] @ x_H) * (up_EFH[e] @ x_H)))
             for weight, e in zip(weights, best.indices.tolist(), strict=True)
         )
         rows.append(row if layer.shared is None else row + layer.shared(x_H[None])[0])

@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "E13",
         "Every rank fills its experts with the values of the first ones.",
-        "first_row = (offset[0] + index) * whole[1] + offset[1]",
-        "first_row = (offset[0] * (not planted()) + index) * whole[1] + offset[1]",
+        "offset = tuple(part.start for part in weight.place)",
+        "offset = tuple(part.start * (not planted() or '.experts.' not in weight.name) for part in weight.place)",
         (SPREAD,),
     ),
     Mutant(

@@ -105,7 +105,7 @@ def test_experts_are_cut_and_everything_else_is_whole() -> None:
     sizes = expert_weight_shapes(job.shape)
     assert sum(map(prod, sizes.values())) == job.shape.ffn_parameters_per_layer
     left = {name: parallelism.weight(f"layers.3.{name}", size, job) for name, size in sizes.items()}
-    assert left["feed_forward.experts.down"] == (2, 128, 192)
+    assert left["feed_forward.experts.down"] == (256, 192)
     cut = {name for name, size in sizes.items() if left[name] != size}
     assert cut == {"feed_forward.experts.gate", "feed_forward.experts.up", "feed_forward.experts.down"}
     assert cut == {name for name in sizes if parallelism.splits(f"layers.3.{name}", job) == ("ep",)}

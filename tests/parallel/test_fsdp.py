@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_a_shard_of_everything_is_at_rest_in_both_stages() -> None:
     whole = weight_shapes(job)
     for name, size in local_weights([FullySharded()], job).items():
         assert size == (whole[name][0] // 4, *whole[name][1:])
+
+
+@pytest.mark.parametrize("layout", ["dp16+zero3", "dp64+ep8+zero3", "dp32+ep2+zero2"])
+def test_experts_are_shared_by_all_their_ranks_also_where_those_are_more_than_experts(layout: str) -> None:
+    """Of 8 experts in a dimension of their own a rank of 16 would have a whole one, twice its share."""
+    job = make_job(layout, shape="moe-tiny")
+    held = local_weights(active_in(job.layout, from_options({})), job)
+    for name, size in weight_shapes(job).items():
+        assert ".experts." not in name or prod(held[name]) == prod(size) / job.layout.dp
 
 
 def test_stage_3_holds_a_layer_beside_its_shard_and_stage_2_all() -> None:

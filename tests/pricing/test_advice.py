@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from clusterbench.cli import main
-from clusterbench.cluster import Cluster, accelerators
+from clusterbench.cluster import Cluster, Found, MachineOptions, accelerators
 from clusterbench.job import TrainingJob
+from clusterbench.launch.dry import plan_of
 from clusterbench.layout import every_layout
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
@@ -90,6 +91,16 @@ def test_the_suite_of_two_networks_has_the_first_five_of_both(advice):
     (said,) = suite.remarks
     assert said == "The first 5 of each of 2 networks, each layout once: 8 cases."
     assert suite.text.startswith(f"# {said}\nsuite: advised\n")
+
+
+def test_the_suite_asks_for_the_nodes_that_were_asked_about(tmp_path):
+    """A dry run takes as many nodes as its suite asks for: on one of 8 GPUs each case of two was refused."""
+    file = tmp_path / "advised.yaml"
+    assert run(
+        "--shape", "llama-8b", *HERE, "--num-nodes", "2", "--tokens", "2^17", "--nics", "8x400Gb", "--out", str(file)
+    )
+    plan = plan_of(load_suite(file), MachineOptions(gpu="h100-sxm-80gb"), Found())
+    assert [(case.num_nodes, case.world_size) for case in plan.cases] == [(2, 16)] * 5
 
 
 def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
@@ -203,8 +214,8 @@ def test_a_network_that_is_not_said_gives_two_answers():
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
     both = run(*of)
     assert [line for line in both.stdout.splitlines() if "If the NICs" in line] == [
-        "# If the NICs of a node are 8x400Gb:",
-        "# If the NICs of a node are 8x100Gb:",
+        "# If the NICs of a node are 2x400Gb:",
+        "# If the NICs of a node are 2x100Gb:",
     ]
     said = run(*of, "--nics", "2x400Gb")
     assert said.stdout.count("3. Which layout") == 1

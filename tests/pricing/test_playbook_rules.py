@@ -35,7 +35,7 @@ def said(of: Question, candidates: Sequence[Candidate]) -> dict[str, Checked]:
 
 
 SMALL, MIDDLE = "below 10 B parameters one parallelism alone is enough", "10 to 100 B on more than 8 GPUs"
-MANY, MOST = "from 512 GPUs on ZeRO-3 alone is inefficient", "from 1,024 GPUs on tp8 with dp and pp"
+MANY, MOST = "from 512 GPUs on dp with tp or pp in place of ZeRO-3 alone", "from 1,024 GPUs on tp8 with dp and pp"
 
 
 def test_each_rule_is_meant_for_the_sizes_that_the_playbook_says() -> None:
@@ -113,3 +113,8 @@ def test_the_knee_is_where_a_gpu_brings_a_fifth_less_than_on_fewer_nodes() -> No
 def test_nodes_on_which_nothing_fits_are_no_knee() -> None:
     assert knee(on_nodes(None, None, 2.0, 1.0)) is None
     assert knee([]) is None
+
+
+def test_one_gpu_breaks_no_rule_on_how_many_parallelisms_there_are():
+    alone = Question(named_shape("llama-1b"), CARD, 1, 1, 4096, 64)
+    assert SMALL not in said(alone, ranked(alone, tp1=1.0))

@@ -123,7 +123,7 @@ def test_a_folder_that_is_no_run_is_said(tmp_path):
 
 def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
     rates = tmp_path / "rates.yaml"
-    rates.write_text("profile: nanotron\nrates:\n  memory: 3000 GB/s\n")
+    rates.write_text("profile: nanotron\nrates:\n  memory: 1500 GB/s\n")
     done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--rates", str(rates))
     assert (done.exit_code, done.stdout) == (2, "")
     assert "was fitted to steps of nanotron, and --profile is megatron_core" in done.stderr

@@ -58,9 +58,13 @@ def test_no_message_passes_faster_than_what_a_node_can_send(typical, nodes, size
         assert 8 * traffic_bytes(op, size_bytes, nodes) / alone < rates.node_network * of_any_size
 
 
-def test_a_gpu_has_its_share_of_the_nics_of_its_usual_server(typical):
+def test_a_gpu_has_its_share_of_the_nics_of_its_node(typical):
     of_four = typical_rates(accelerators()["gb200"], 200e9).rates
     assert of_four.p2p_bandwidth == typical.rates.p2p_bandwidth == pytest.approx(0.8 * 50e9)
+    for network in (4 * 50e9, None):
+        of_half_a_server = typical_rates(H100, network, gpus_per_node=4).rates
+        assert of_half_a_server.p2p_bandwidth == typical.rates.p2p_bandwidth
+        assert of_half_a_server.node_network == typical.rates.node_network / 2
 
 
 def test_attention_is_taken_at_the_largest_head_on_record_that_is_no_larger(typical):
@@ -86,6 +90,14 @@ def test_nics_that_were_not_said_are_less_sure_than_nics_that_were(typical):
 def test_a_card_without_a_figure_is_not_priced():
     with pytest.raises(SuiteError, match="has no memory_bytes_per_s"):
         typical_rates(accelerators()["h800-sxm-80gb"], None)
+
+
+def test_a_gpu_alone_in_its_node_needs_no_link_on_record():
+    l40s = accelerators()["l40s"]
+    with pytest.raises(SuiteError, match="has no link_bytes_per_s"):
+        typical_rates(l40s, None)
+    alone = typical_rates(l40s, 25e9, gpus_per_node=1).rates
+    assert alone.busbw_of("all_gather", 4, 1) == alone.node_network == pytest.approx(0.8 * 25e9)
 
 
 def test_products_are_of_the_first_type_that_a_card_multiplies():
@@ -199,3 +211,48 @@ def test_products_on_amd_are_no_faster_than_what_was_measured(card, best):
     rate = known.by_key["matmul"]
     assert (rate.low, rate.value, rate.high) == pytest.approx((0.75 * best, 0.85 * best, 0.95 * best))
     assert "mamf-finder's best shape" in rate.source
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "matmul: 5000 TFLOP/s",
+            "'matmul: 5,000.0 TFLOP/s' is 5.1 times what the card's datasheet has: 989.0 TFLOP/s.",
+        ),
+        ("attention[head_dim=128]: 1979 TFLOP/s", "is 2.0 times what the card's datasheet has"),
+        ("memory: 33500 GB/s", "is 10.0 times what the card's datasheet has"),
+        (
+            "model_error: 0.5",
+            "'model_error: 0.5' must be 1 or more: the factor within which 80 % of measured steps lie",
+        ),
+        ("pipeline_factor: 0.1", "'pipeline_factor: 0.1' must be 1 or more"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_refused_with_its_line(tmp_path, typical, written, said):
+    """Prices follow from it: of 5,000 TFLOP/s on an H100 they were five times too fast, without a word."""
+    file = tmp_path / "rates.yaml"
+    file.write_text(f"rates:\n  {written}\n")
+    with pytest.raises(SuiteError) as error:
+        read_rates(file, typical)
+    assert str(error.value).startswith(f"{file}:2: ")
+    assert said in str(error.value)
+
+
+def test_a_rate_may_be_above_its_datasheet_as_clocks_are_and_of_a_card_without_one(tmp_path, typical):
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  matmul: 1050 TFLOP/s\n  memory: 3.4e3 GB/s\n")
+    assert read_rates(file, typical).rates.matmul == 1050e12
+    unknown = typical_rates(accelerators()["h800-sxm-80gb"], None, given=("memory", "busbw"))
+    assert read_rates(file, unknown).rates.memory == 3.4e12
+
+
+def test_attention_of_smaller_heads_than_those_of_a_file_stays(tmp_path, typical):
+    """Heads of 64 channels had the rate that a file gives for 128, which is that of a faster kernel."""
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  attention[head_dim=128]: 300 TFLOP/s\n")
+    found = read_rates(file, typical).rates
+    assert found.attention_at(64) == typical.rates.attention_at(64)
+    assert found.attention_at(128) == found.attention_at(256) == 300e12
+    file.write_text("rates:\n  attention[head_dim=64]: 200 TFLOP/s\n")
+    assert read_rates(file, typical).rates.attention == {64: 200e12}
