@@ -112,16 +112,6 @@ def test_a_weight_is_the_same_however_it_is_cut() -> None:
     assert torch.equal(part, whole[4:, 6:])
 
 
-def test_a_stack_of_tables_is_cut_like_one_below_the_other() -> None:
-    whole, table = torch.empty(3, 4, 5), torch.empty(12, 5)
-    fill_uniform(whole, 3, "w", (0, 0, 0), (3, 4, 5), mean=0.0, std=1.0)
-    fill_uniform(table, 3, "w", (0, 0), (12, 5), mean=0.0, std=1.0)
-    assert torch.equal(whole.flatten(0, 1), table)
-    part = torch.empty(2, 2, 5)
-    fill_uniform(part, 3, "w", (1, 2, 0), (3, 4, 5), mean=0.0, std=1.0)
-    assert torch.equal(part, whole[1:, 2:])
-
-
 def test_weights_differ_by_name_and_seed_and_have_the_spread_asked_for() -> None:
     first, second, third = (torch.empty(400, 300) for _ in range(3))
     fill_uniform(first, 0, "a", (0, 0), (400, 300), mean=0.0, std=0.5)

@@ -96,7 +96,7 @@ def test_what_rounding_to_nearest_loses_is_kept_in_the_mean() -> None:
     assert abs(float(lost.mean()) - 20 * 3e-4) < 4 * deviation
 
 
-@pytest.mark.parametrize("whole", [(64, 32), (4, 16, 32), (64,)], ids=str)
+@pytest.mark.parametrize("whole", [(64, 32), (64,)], ids=str)
 def test_a_part_is_rounded_as_it_is_in_the_whole(whole: tuple[int, ...], monkeypatch: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(whole, generator=generator).bfloat16()
