@@ -113,6 +113,21 @@ class FullySharded(Parallelism):
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (-(-size[0] // self._shards(name, job)), *size[1:])
 
+    def lacking(self, size: tuple[int, ...], job: TrainingJob, place: int) -> int:
+        """Elements of a dense weight that a rank has less of than the first of those that share it.
+
+        Parameters
+        ----------
+        size
+            Of what they share.
+        place
+            Of the rank, among all with the same dense weights.
+        """
+        ranks = self._sharers(job)
+        share = -(-size[0] // ranks)
+        own = min(share, max(0, size[0] - place % ranks * share))
+        return (share - own) * prod(size[1:])
+
     def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return size  # gathered by then
 
