@@ -85,6 +85,11 @@ class FullySharded(Parallelism):
             )
         if size and layout.spreads_experts:
             return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
+        if self.offload and layout.spreads_experts and layout.degree("edp") == 1:
+            return (
+                f"offload and +ep{layout.ep}: each expert is on one rank alone, so FSDP does not shard it, and nothing "
+                "would bring it from host memory to the card; with a smaller ep FSDP shards it"
+            )
         if job.gradient_bytes != job.master_bytes and layout.uses("pp"):
             return (
                 f"gradient_dtype {job.gradient_dtype} and +zero{layout.zero} in a pipeline: FSDP then adds up whole "
