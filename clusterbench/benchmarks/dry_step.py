@@ -116,7 +116,7 @@ def _figures(ranks: Sequence[DryRank], place: Place) -> Iterator[Metric]:
         basis = f"of the {card.memory_bytes / 1e9:g} GB of {place.cluster.gpu_name}"
         needed = max(rank.memory["total"] for rank in ranks)
         yield Metric("memory_share", "fraction", needed / card.memory_bytes, basis=basis)
-    yield from traffic_metrics([_moved(rank) for rank in ranks], [])
+    yield from traffic_metrics([moved_in(rank) for rank in ranks], [])
     longest = max(ranks, key=lambda rank: sum(rank.chain.values()))
     for axis, count in longest.chain.items():
         yield Metric("collective_chain", "1", count, detail={"axis": axis}, basis=f"rank {longest.rank}")
@@ -141,7 +141,7 @@ def _work(rank: DryRank) -> Iterator[Metric]:
         yield Metric("operator_bytes", "B", float(work.moved_bytes), detail=detail, basis=basis)
 
 
-def _moved(rank: DryRank) -> list[Moved]:
+def moved_in(rank: DryRank) -> list[Moved]:
     """What a rank sends in a step, by axis and kind."""
     counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     on_link: dict[tuple[str, str], float | None] = {}

@@ -17,7 +17,7 @@ import torch.distributed.pipelining
 import clusterbench.training.step  # noqa: F401  # with torch's own above: ranks are forked when all is imported
 from clusterbench.dry.cuda_operators import cuda_operators
 from clusterbench.dry.watch import CARD, CARD_BESIDE_HOST, HostTracker, StepWatch
-from clusterbench.engine.compat import fake_tensors, sharding_on
+from clusterbench.engine.compat import begin_sharding, fake_tensors, is_sharded, sharding_on
 from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.traffic import Collective
@@ -116,6 +116,8 @@ def _settle(step: BuiltStep, job: TrainingJob, every: Sequence[Parallelism]) -> 
     for module in step.modules:
         assert isinstance(module, Decoder)
         module.tables()
+        if is_sharded(module):
+            begin_sharding(module)  # tensors without data have no address by which it knows shares that it has padded
     for each in step.optimizers:
         for parameter in [parameter for group in each.param_groups for parameter in group["params"]]:
             parameter.grad = torch.empty_like(parameter)  # each alone: of all at once DTensor asks n x n questions

@@ -230,6 +230,14 @@ def is_sharded(module: torch.nn.Module) -> bool:
     return hasattr(module, "_get_fsdp_state")
 
 
+def begin_sharding(root: torch.nn.Module) -> None:
+    """Lets FSDP2 do now what it else does before the first forward of a root: shares that are no even ones it pads.
+
+    ``root`` is one of which :func:`is_sharded` holds.
+    """
+    root._get_fsdp_state()._lazy_init()  # type: ignore[operator]
+
+
 def accumulated_gradients(module: torch.nn.Module) -> Iterator[Tensor]:
     """Gradients that FSDP2 keeps beside the parameters of a module until it reduces them, in the precision of that.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from clusterbench.expected.flops import Work, executed_by_all, executed_by_rank, routed_kind
 from clusterbench.expected.memory import held_memory, not_predicted
-from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism, active_in, expected_traffic, part_of
+from clusterbench.job import TrainingJob, kept_bytes
+from clusterbench.parallel import Parallelism, Traffic, active_in, expected_traffic, held_weights, of_kind, part_of
+from clusterbench.parallel.fsdp import FullySharded
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class StepFormulas:
 
     @cached_property
     def sent(self) -> Sequence[Mapping[str, float]]:
-        """Bytes times bus factor along each axis of a rank of each stage."""
+        """Bytes times bus factor along each axis of the first ranks of each stage."""
         stages = []
         for part in self.parts:
             sizes: dict[str, float] = {}
@@ -83,6 +84,32 @@ class StepFormulas:
                 sizes[sent.axis] = sizes.get(sent.axis, 0.0) + sent.bytes_on_link(self.job.layout)
             stages.append(sizes)
         return stages
+
+    @cached_property
+    def less_sent(self) -> Sequence[Mapping[str, float]]:
+        """Bytes times bus factor along each axis that a rank sends less of than the first ones of its stage.
+
+        FSDP leaves the last of the ranks that share a weight fewer rows of it, or none, where these do not come out
+        even: of gradients that are summed when backward is over they have less.
+        """
+        layout, sharded = self.job.layout, of_kind(FullySharded, self.active)
+        if sharded is None:
+            return [{}] * layout.world_size
+        others = [each for each in self.active if each is not sharded]
+        held = [held_weights(others, part) for part in self.parts]
+
+        @cache
+        def of_place(stage: int, place: int) -> Mapping[str, float]:
+            less = Counter[str]()
+            for weight, number in held[stage]:
+                for axis in weight.summed_over:
+                    less[axis] += number * sharded.lacking(weight.size, self.job, place)
+            each = kept_bytes("norm.weight", self.job)
+            of_axes = (Traffic(axis, "all_reduce", 1, numel * each) for axis, numel in less.items())
+            return {sent.axis: sent.bytes_on_link(layout) for sent in of_axes}
+
+        at = (layout.coordinates(rank, self.rank_order) for rank in range(layout.world_size))
+        return [of_place(place["pp"], place["dp"] * layout.cp + place["cp"]) for place in at]
 
     @cached_property
     def calls(self) -> Sequence[Mapping[str, int]]:

@@ -154,7 +154,7 @@ class Sharding:
     growth
         By how much the gradients grow when they are added up: in the dtype of the reduction.
     replicates
-        Whether shares are summed over replicas, too: until the next reduction torch holds what it summed.
+        Whether shares are summed over replicas, too: until backward is over torch holds what it summed.
     """
 
     layer: Sequence[Group]
@@ -282,8 +282,8 @@ class Backward:
         behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
         self.mark(when, max(under_way, behind) + group.last)
         is_another = self.adds_up or group.reduced != group.share  # than the gradient that stays
-        self.packed = group.packed + group.reduced * (sharding.replicates and is_another)
-        self.alive += self.packed - group.packed
+        self.packed = group.packed
+        self.alive += group.reduced * (sharding.replicates and is_another)
         if self.adds_up:
             self.alive -= group.share
 

@@ -81,9 +81,10 @@ def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Mov
     by_stage = _by_stage(case, formulas)
     worst: dict[str, Difference] = {}
     for rank, (sent, (stage, _)) in enumerate(zip(ranks, formulas.places, strict=True)):
-        formula = by_stage[stage]
+        formula, less = by_stage[stage], formulas.less_sent[rank]
         for axis in sorted({*formula, *(moved.axis for moved in sent)} - formulas.routed_axes):
-            found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], formula.get(axis, 0.0))
+            own = formula.get(axis, 0.0) - less.get(axis, 0.0)
+            found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], own)
             if found and (axis not in worst or _size(found) > _size(worst[axis])):
                 worst[axis] = found
         for axis in formulas.routed_axes:
@@ -112,7 +113,7 @@ def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference
 
 
 def _by_stage(case: Case, formulas: StepFormulas) -> Sequence[Mapping[str, float]]:
-    """Bytes along each axis of a rank of each stage. Without a pipeline these are the plan's own figures."""
+    """Bytes along each axis of the first ranks of each stage. Without a pipeline these are the plan's own figures."""
     if formulas.job.layout.uses("pp"):
         return formulas.sent
     return [{split_key(key)[1]["axis"]: case.expected[key].value for key in case.expected_of(METRIC)}]

@@ -13,6 +13,7 @@ from clusterbench.options import option
 from clusterbench.parallel import Parallelism, Twin
 from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.expert import is_of_mixture
+from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -73,6 +74,12 @@ class Float8(Parallelism):
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
         if job.device == "cpu" and any(isinstance(other, Compile) for other in others):
             return f"float8 {self.float8} and compile: compiled for a CPU (torch 2.13), such products are not finite"
+        for other in others:
+            if isinstance(other, Pipeline) and other.splits_backward:
+                return (
+                    f"float8 {self.float8} and {other.schedule}: it splits backward, and a float8 product has both of "
+                    "its gradients at once, so that each would be computed twice; 1f1b and interleaved_1f1b do not"
+                )
         return None
 
     def twin(self, job: TrainingJob) -> Twin:

@@ -85,6 +85,11 @@ class FullySharded(Parallelism):
             )
         if size and layout.spreads_experts:
             return f"shard_group_size {size} and +ep{layout.ep}: the expert grid has its own copies, of another size"
+        if self.offload and layout.spreads_experts and layout.degree("edp") == 1:
+            return (
+                f"offload and +ep{layout.ep}: each expert is on one rank alone, so FSDP does not shard it, and nothing "
+                "would bring it from host memory to the card; with a smaller ep FSDP shards it"
+            )
         if job.gradient_bytes != job.master_bytes and layout.uses("pp"):
             return (
                 f"gradient_dtype {job.gradient_dtype} and +zero{layout.zero} in a pipeline: FSDP then adds up whole "
@@ -112,6 +117,21 @@ class FullySharded(Parallelism):
 
     def weight(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return (-(-size[0] // self._shards(name, job)), *size[1:])
+
+    def lacking(self, size: tuple[int, ...], job: TrainingJob, place: int) -> int:
+        """Elements of a dense weight that a rank has less of than the first of those that share it.
+
+        Parameters
+        ----------
+        size
+            Of what they share.
+        place
+            Of the rank, among all with the same dense weights.
+        """
+        ranks = self._sharers(job)
+        share = -(-size[0] // ranks)
+        own = min(share, max(0, size[0] - place % ranks * share))
+        return (share - own) * prod(size[1:])
 
     def multiplied(self, name: str, size: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
         return size  # gathered by then

@@ -7,15 +7,21 @@ from dataclasses import replace
 
 import pytest
 
+from clusterbench.benchmarks.dry_step import moved_in
 from clusterbench.benchmarks.train_step import formulas_of, job_of
+from clusterbench.dry.processes import dry_ranks
 from clusterbench.job.passes import Moved
 from clusterbench.measured.traffic import differences
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
 from clusterbench.run_folder.passes import as_json
+from clusterbench.shape import named_shape, written
+from clusterbench.trainers.ours import Ours
 from clusterbench.types import Case
 from tests.measured.steps import case_of, derived
 
 Ranks = list[list[Moved]]
+
+TIED = written(replace(named_shape("llama-tiny"), name="tied", tied_embeddings=True))
 
 
 def honest(case: Case) -> Ranks:
@@ -80,6 +86,32 @@ def test_each_stage_is_held_against_its_own_formula():
     ranks[small] = changed(ranks[small], "dp", along[large] / along[small])
     (what,) = found(case, ranks)
     assert what.startswith(f"axis dp on rank {small}: counted +")
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        ("dp3-tp2+sp+zero3", {}),
+        ("cp3-tp2+sp+zero2", {"context": "ring"}),
+        ("pp2-dp3+zero3", {"shape": TIED, "rank_order": "picotron"}),
+    ],
+)
+def test_the_last_of_ranks_that_share_weights_unevenly_sums_less(layout: str, options: dict[str, object]) -> None:
+    """What it lacks is its own, and the same again is a difference: of three ranks that share it the last has less."""
+    case = case_of(layout, **{"shape": "llama-flat-tiny", "global_batch_size": 24, "seq_len": 48, **options})
+    job, every = job_of(case.point, case.device), from_options(case.point)
+    dry = dry_ranks(Ours(), job, every, str(case.point["rank_order"]), range(case.world_size))
+    ranks = [moved_in(rank) for rank in sorted(dry, key=lambda rank: rank.rank)]
+    assert found(case, ranks) == []
+    less = formulas_of(case).less_sent
+    last = max(range(case.world_size), key=lambda rank: sum(less[rank].values()))
+    ((axis, lacked),) = less[last].items()
+    sent = sum(moved.traffic_bytes or 0.0 for moved in ranks[last] if moved.axis == axis)
+    ranks[last] = changed(ranks[last], axis, (sent - lacked) / sent)
+    assert found(case, ranks) == [
+        f"axis {axis} on rank {last}: counted {-100 * lacked / sent:.1f} % against the formula"
+    ]
 
 
 def leave_out(of_rank: list[Moved]) -> list[Moved]:

@@ -36,6 +36,13 @@ from tests.training.jobs import make_job, objection_to, parity_of
             {"dtype": "bfloat16"},
             "float8 rowwise and compile: compiled for a CPU (torch 2.13), such products are not finite",
         ),
+        (
+            "pp2",
+            {"schedule": "zbv"},
+            {"dtype": "bfloat16", "micro_batch_size": 2},
+            "float8 rowwise and zbv: it splits backward, and a float8 product has both of its gradients at once, so "
+            "that each would be computed twice; 1f1b and interleaved_1f1b do not",
+        ),
     ],
 )
 def test_what_cannot_be_says_why(

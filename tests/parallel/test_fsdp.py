@@ -127,3 +127,14 @@ def test_schedules_reduce_once_and_gather_as_often_as_they_let_go() -> None:
 )
 def test_what_cannot_be_sharded_is_said(layout: str, size: int, reason: str | None) -> None:
     assert FullySharded(shard_group_size=size).objection(make_job(layout, shape="moe-tiny")) == reason
+
+
+def test_offload_is_refused_where_experts_are_not_fsdps() -> None:
+    """They would be multiplied in host memory, or not at all: their inputs are on the card."""
+    alone, shared = (make_job(layout, shape="moe-tiny") for layout in ("dp2+ep2+zero3", "dp4+ep2+zero3"))
+    assert FullySharded(offload=True).objection(alone) == (
+        "offload and +ep2: each expert is on one rank alone, so FSDP does not shard it, and nothing would bring it "
+        "from host memory to the card; with a smaller ep FSDP shards it"
+    )
+    assert FullySharded().objection(alone) is None
+    assert FullySharded(offload=True).objection(shared) is None
