@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,10 +94,9 @@ class Allocation:
             agents_per_node=self.hosts.count(hosts[0]) if len(self.hosts) > 1 else None,
         )
 
-    def ranks_of_agents(self, ranks_per_node: int) -> list[int]:
-        """Ranks of each agent; agents of hosts that take no part have a share too, which is not used."""
-        agents = Counter(self.hosts)
-        return [ranks_per_node // agents[host] for host in self.hosts]
+    def ranks_of_agents(self, ranks_per_node: int, hosts: Sequence[str]) -> list[int]:
+        """Ranks of each agent: as many as on the first host that takes part, of which ``ranks_per_node`` was told."""
+        return [ranks_per_node // self.hosts.count(hosts[0])] * len(self.hosts)
 
     def interfaces(
         self, hosts: Sequence[str], wanted: str | None, without: Collection[str] = ()
