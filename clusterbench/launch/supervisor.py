@@ -36,7 +36,7 @@ from clusterbench.launch.executions import again, left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import Loss, Places
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
-from clusterbench.launchers import detect, host_that_ended_first
+from clusterbench.launchers import host_that_ended_first
 from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder, default_path
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import sign_of_life
@@ -73,9 +73,6 @@ def supervise(command: str, options: RunOptions) -> int:
     LaunchError
         If the launcher cannot be started, or ends before the run begins.
     """
-    if (started := detect(os.environ)) is not None:
-        by = started.launcher.program
-        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
     excluded = excluded_hosts(options.exclude, launch.hosts)
     places = Places.of(launch, _spares(options), excluded)

@@ -195,6 +195,11 @@ class Started:
     def is_mpi(self) -> bool:
         return self.launcher.kind == "mpi"
 
+    @property
+    def is_lone_task(self) -> bool:
+        """Whether a scheduler started it alone, as the shell of ``salloc`` or ``srun --pty``: it may start others."""
+        return self.launcher.kind == "scheduler" and self.size == 1
+
 
 @cache
 def launchers() -> dict[str, Launcher]:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from clusterbench.errors import LaunchError
+from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launchers import detect, launchers
 from clusterbench.launchers._hostlist import expand_hosts
 
@@ -69,6 +71,26 @@ def test_two_steps_of_a_job_are_two_jobs():
 
 def test_a_shell_in_an_allocation_has_no_rank():
     assert detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "cb[1-2]"}) is None
+
+
+def test_a_shell_of_salloc_that_is_a_step_may_start_srun():
+    # slurm.conf: LaunchParameters=use_interactive_step. What such a shell has, with the counts of the whole job.
+    shell = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "cb[1-2]",
+        "SLURM_NTASKS": "8",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_ID": "4294967290",
+        "SLURM_STEP_NODELIST": "cb1",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_PTY_PORT": "39933",
+    }
+    assert detect(shell).size == 1
+    launch = LaunchCommand.parse("srun", shell)
+    assert launch.words == ("srun", "--ntasks=8", "--nodes=2", "--nodelist=cb1,cb2")
+    with pytest.raises(LaunchError, match="this process was itself started by srun"):
+        LaunchCommand.parse("srun", {**shell, "SLURM_STEP_NUM_TASKS": "8"})
 
 
 def test_a_step_with_fewer_tasks_than_its_job_counts_its_own():
