@@ -63,7 +63,7 @@ class Allocation:
             If a host is named that is not there, or twice, or left out; if none is left, or more nodes are wanted than
             there are.
         """
-        chosen = tuple(hosts or not_excluded(self.names, excluded))
+        chosen = tuple(map(self._name_of, hosts or ())) or tuple(not_excluded(self.names, excluded))
         if not chosen:
             raise SuiteError(f"--exclude leaves out every host: {', '.join(self.names)}.")
         for host in chosen:
@@ -82,6 +82,10 @@ class Allocation:
                 "hint: have the launcher start agents on more hosts"
             )
         return chosen[:num_nodes]
+
+    def _name_of(self, host: str) -> str:
+        """What a host calls itself that is named with or without its domain; the name as it is where none is so."""
+        return host if host in self.names else next((name for name in self.names if is_same_host(name, host)), host)
 
     def found(self, hosts: tuple[str, ...]) -> Found:
         """What the first of the hosts that take part has, as it said of itself; the others are expected to be alike."""

@@ -215,6 +215,8 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named():
     assert FOUR.only(("cb3", "cb2"), 1) == ("cb3",)
     assert FOUR.only(None, 2) == ("cb1", "cb2")
     assert FOUR.only(None, None) == FOUR.names
+    assert FOUR.only(("cb3.fabric.example", "cb2"), None) == ("cb3", "cb2")
+    assert Allocation(("w-0.svc", "w-1.svc")).only(("w-1", "w-0.svc"), None) == ("w-1.svc", "w-0.svc")
 
 
 @pytest.mark.parametrize("data", [b"a\n\xff\xfe\n", bytes(100)])
