@@ -38,10 +38,9 @@ class LaunchCommand:
             If no launcher that can be started again starts with it, it does not say on which hosts, or gives no number
             where one belongs.
         LaunchError
-            If a launcher started this process, but for a lone task of a scheduler.
+            If a launcher started this process.
         """
-        started = detect(environment)
-        if started is not None and not started.is_lone_task:
+        if (started := detect(environment)) is not None:
             by = started.launcher.program
             raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
         try:

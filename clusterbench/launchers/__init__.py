@@ -195,11 +195,6 @@ class Started:
     def is_mpi(self) -> bool:
         return self.launcher.kind == "mpi"
 
-    @property
-    def is_lone_task(self) -> bool:
-        """Whether a scheduler started it alone, as the shell of ``salloc`` or ``srun --pty``: it may start others."""
-        return self.launcher.kind == "scheduler" and self.size == 1
-
 
 @cache
 def launchers() -> dict[str, Launcher]:
@@ -211,6 +206,8 @@ def launchers() -> dict[str, Launcher]:
 def detect(environment: Mapping[str, str]) -> Started | None:
     """Who started this process, and as which; None for a plain start.
 
+    The lone task of a scheduler is one: a shell of ``salloc`` or ``srun --pty``, or a notebook, may start others.
+
     Raises
     ------
     LaunchError
@@ -219,7 +216,7 @@ def detect(environment: Mapping[str, str]) -> Started | None:
     """
     for launcher in launchers().values():
         if started := launcher.started(environment):
-            return started
+            return None if launcher.kind == "scheduler" and started.size == 1 else started
     for name, size_name in SIZES_OF_UNKNOWN.items():
         rank, size = environment.get(name), environment.get(size_name) if size_name else None
         is_alone = size == "1" if size else rank == "0"

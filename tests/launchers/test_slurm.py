@@ -99,7 +99,7 @@ def test_a_shell_in_an_allocation_has_no_rank():
     assert detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "cb[1-2]"}) is None
 
 
-def test_a_shell_of_salloc_that_is_a_step_may_start_srun():
+def test_a_shell_of_salloc_that_is_a_step_is_a_plain_start_and_may_start_srun():
     # slurm.conf: LaunchParameters=use_interactive_step. What such a shell has, with the counts of the whole job.
     shell = {
         "SLURM_JOB_ID": "7",
@@ -112,7 +112,7 @@ def test_a_shell_of_salloc_that_is_a_step_may_start_srun():
         "SLURM_STEP_NUM_TASKS": "1",
         "SLURM_PTY_PORT": "39933",
     }
-    assert detect(shell).size == 1
+    assert detect(shell) is None
     launch = LaunchCommand.parse("srun", shell)
     assert launch.words == ("srun", "--ntasks=8", "--nodes=2", "--nodelist=cb1,cb2")
     with pytest.raises(LaunchError, match="this process was itself started by srun"):
