@@ -6,7 +6,7 @@ from typing import ClassVar
 from clusterbench.errors import SuiteError
 from clusterbench.launchers import named_hosts
 from clusterbench.launchers._hostlist import expand_hosts
-from clusterbench.launchers._options import find, lines_of
+from clusterbench.launchers._options import count, find, lines_of
 from clusterbench.launchers._scheduler import Scheduler
 
 
@@ -68,8 +68,13 @@ class Slurm(Scheduler):
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         full = super().in_full(words, hosts, environment)
-        tasks = environment.get("SLURM_NTASKS")
-        counts = (self.of_tasks, self.of_tasks_per_node)
-        if tasks and not any(find(full, names, self.may_be_glued) for names in counts):
-            full.insert(1, f"--ntasks={int(tasks) * len(hosts) // (len(self.hosts(environment)) or len(hosts))}")
+        tasks = environment.get(
+            "SLURM_NTASKS"
+        )  # srun takes it for -n, also where --ntasks-per-node says another number
+        if tasks and not find(full, self.of_tasks, self.may_be_glued):
+            if each := find(full, self.of_tasks_per_node, self.may_be_glued):
+                num_tasks = count(full, each) * len(hosts)
+            else:
+                num_tasks = int(tasks) * len(hosts) // (len(self.hosts(environment)) or len(hosts))
+            full.insert(1, f"--ntasks={num_tasks}")
         return full
