@@ -473,9 +473,11 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
         )
     per_gpu, gpus_per_node = asked.ranks_per_gpu or 1, asked.gpus_per_node or num_gpus
     ranks_per_node = gpus_per_node * per_gpu if device == "cuda" else (asked.num_ranks or num_ranks or 2)
-    if found.agents_per_node is not None:
-        per_agent = 1 if asked.ranks_per_agent is None else asked.ranks_per_agent or ranks_per_node
-        ranks_per_node = per_agent * found.agents_per_node
+    if is_run:
+        agents, usual = (1, 0) if found.agents_per_node is None else (found.agents_per_node, 1)
+        per_agent = (usual if asked.ranks_per_agent is None else asked.ranks_per_agent) or ranks_per_node
+        _expect_ranks_asked_for(asked, agents, per_agent)
+        ranks_per_node = per_agent * agents
     if is_run and device == "cuda" and ranks_per_node > num_gpus * per_gpu:
         each = f", with {per_gpu} ranks each" if per_gpu > 1 else ""
         raise SuiteError(
@@ -485,3 +487,20 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
     gpu_name = found.gpu_names[0] if device == "cuda" and num_gpus else None
     num_nodes = len(found.hosts) or asked.num_nodes or 1
     return Cluster(num_nodes, ranks_per_node, device, gpu_name, found.cpu_name, found.hosts, per_gpu)
+
+
+def _expect_ranks_asked_for(asked: MachineOptions, agents: int, per_agent: int) -> None:
+    """Makes sure that a number of ranks has its effect where processes of a launcher own them."""
+    if asked.num_ranks is not None:
+        option, wanted = f"--num-ranks {asked.num_ranks}", asked.num_ranks
+    elif asked.gpus_per_node is not None:
+        option, wanted = f"--gpus-per-node {asked.gpus_per_node}", asked.gpus_per_node * (asked.ranks_per_gpu or 1)
+    else:
+        return
+    if wanted != agents * per_agent:
+        owned = plural(per_agent, "rank") + (" each" if agents > 1 else "")
+        raise SuiteError(
+            f"{option} asks for {plural(wanted, 'rank')} on a node, but there "
+            f"{plural(agents, 'process', 'processes')} of clusterbench {'own' if agents > 1 else 'owns'} {owned}.\n"
+            "hint: start one process on each host with --ranks-per-agent all, or one process for each rank"
+        )

@@ -233,6 +233,14 @@ def test_under_a_launcher_each_process_owns_one_rank_unless_told_otherwise() -> 
     assert decided(two_hosts, ranks_per_agent=4).ranks_per_node == 8
     assert decided(two_hosts, ranks_per_agent=0).ranks_per_node == 6
     assert decided(a_run("a", "b", gpu_names=H200, agents_per_node=1), ranks_per_agent=0).world_size == 16
+    assert decided(two_hosts, num_ranks=2).ranks_per_node == 2
+    assert decided(a_run("a", "b", agents_per_node=1), num_ranks=4, ranks_per_agent=0).world_size == 8
+
+
+def test_a_plain_run_owns_as_many_ranks_as_its_process_is_told() -> None:
+    assert decided(a_run("a"), ranks_per_agent=4).ranks_per_node == 4
+    assert decided(a_run("a"), ranks_per_agent=0).ranks_per_node == 3
+    assert decided(a_run("a", gpu_names=H200), ranks_per_agent=2).ranks_per_node == 2
 
 
 @pytest.mark.parametrize(
@@ -267,6 +275,22 @@ def test_under_a_launcher_each_process_owns_one_rank_unless_told_otherwise() -> 
             "5 ranks on a node need as many GPUs, but a has 2, with 2 ranks each.\nhint: start fewer processes",
         ),
         (a_run("a"), {"ranks_per_gpu": 2}, "--ranks-per-gpu has no effect on CPU ranks. Say --num-ranks."),
+        (
+            a_run("a", "b", gpu_names=H200, agents_per_node=1),
+            {"gpus_per_node": 8},
+            "--gpus-per-node 8 asks for 8 ranks on a node, but there 1 process of clusterbench owns 1 rank.\n"
+            "hint: start one process on each host with --ranks-per-agent all, or one process for each rank",
+        ),
+        (
+            a_run("a", "b", agents_per_node=2),
+            {"num_ranks": 4},
+            "--num-ranks 4 asks for 4 ranks on a node, but there 2 processes of clusterbench own 1 rank each.\n",
+        ),
+        (
+            a_run("a", gpu_names=H200),
+            {"gpus_per_node": 2, "ranks_per_gpu": 2, "ranks_per_agent": 2},
+            "--gpus-per-node 2 asks for 4 ranks on a node, but there 1 process of clusterbench owns 2 ranks.\n",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_the_same_words_for_a_plan_and_for_a_run(

@@ -12,7 +12,6 @@ from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.supervisor import hosts_that_answer
-from clusterbench.launchers import detect
 
 
 def start_under(command: str, words: Sequence[str]) -> int:
@@ -28,9 +27,6 @@ def start_under(command: str, words: Sequence[str]) -> int:
     LaunchError
         If a launcher started this process, no host answers, or the launcher fails.
     """
-    if (started := detect(os.environ)) is not None:
-        by = started.launcher.program
-        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
     with scratch_folder("launch") as scratch:
         alive = hosts_that_answer(launch, list(launch.hosts), Path(scratch))

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +70,7 @@ class Allocation:
             If a host is named that is not there, or twice, or left out; if none is left, or more nodes are wanted than
             there are.
         """
-        chosen = tuple(hosts or not_excluded(self.names, excluded))
+        chosen = tuple(map(self._name_of, hosts or ())) or tuple(not_excluded(self.names, excluded))
         if not chosen:
             raise SuiteError(f"--exclude leaves out every host: {', '.join(self.names)}.")
         for host in chosen:
@@ -91,6 +90,10 @@ class Allocation:
             )
         return chosen[:num_nodes]
 
+    def _name_of(self, host: str) -> str:
+        """What a host calls itself that is named with or without its domain; the name as it is where none is so."""
+        return host if host in self.names else next((name for name in self.names if is_same_host(name, host)), host)
+
     def found(self, hosts: tuple[str, ...]) -> Found:
         """What the first of the hosts that take part has, as it said of itself; the others are expected to be alike."""
         first = self.environments[hosts[0]]
@@ -102,10 +105,9 @@ class Allocation:
             agents_per_node=self.hosts.count(hosts[0]) if len(self.hosts) > 1 else None,
         )
 
-    def ranks_of_agents(self, ranks_per_node: int) -> list[int]:
-        """Ranks of each agent; agents of hosts that take no part have a share too, which is not used."""
-        agents = Counter(self.hosts)
-        return [ranks_per_node // agents[host] for host in self.hosts]
+    def ranks_of_agents(self, ranks_per_node: int, hosts: Sequence[str]) -> list[int]:
+        """Ranks of each agent: as many as on the first host that takes part, of which ``ranks_per_node`` was told."""
+        return [ranks_per_node // self.hosts.count(hosts[0])] * len(self.hosts)
 
     def interfaces(
         self, hosts: Sequence[str], wanted: str | None, without: Collection[str] = ()

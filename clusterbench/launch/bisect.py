@@ -33,7 +33,6 @@ from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launch.supervisor import hosts_that_answer, start_once
 from clusterbench.launch.suspects import FEWEST_HOSTS, Found, Setting, Try, Wanted, next_step
 from clusterbench.launch.symptom import LOST_HOST, NO_END, NO_OUTCOME, Symptom, symptom_of
-from clusterbench.launchers import detect
 from clusterbench.planning.same_case import on_cluster
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.lock import NAME as LOCK
@@ -114,9 +113,6 @@ def bisect(command: str, case: str, options: RunOptions) -> int:
     LaunchError
         If too few hosts answer.
     """
-    if (started := detect(os.environ)) is not None:
-        by = started.launcher.program
-        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     assert options.resume is not None
     _expect_effect(options)
     launch = LaunchCommand.parse(command, os.environ)

@@ -198,7 +198,7 @@ def mpi_plane() -> MpiPlane[Order, MemberEvent] | MpiPlane[MemberEvent, Order]:
 def _mpi() -> Any:
     try:
         from mpi4py import MPI
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:  # as it was built for one library, or looks for one
         raise LaunchError(
             f"mpirun started this process, but mpi4py cannot load an MPI library: {str(error).splitlines()[0]}\n"
             "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's "

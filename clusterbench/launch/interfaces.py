@@ -11,8 +11,12 @@ from typing import Any
 from clusterbench.errors import SuiteError
 from clusterbench.words import few
 
-_NOT_FOR_TRAFFIC = re.compile(r"lo\d*$|docker|br-|veth|virbr|cni|flannel|cali|tun|tap|podman|usb|idrac|bmc")
-"""Beginnings of names of interfaces that exist on every host under the same address, or lead nowhere."""
+_NOT_FOR_TRAFFIC = re.compile(
+    r"lo\d*$|docker|br-[0-9a-f]{12}$|veth|virbr|podman|nerdctl|lxcbr|lxdbr|tun|tap|usb|idrac|bmc"
+    r"|cni|flannel|cali|vxlan\.calico|cilium|antrea-gw|ovn-k8s|weave|kube-|nodelocaldns"
+)
+"""Beginnings of names of interfaces that exist on every host under the same address, or lead nowhere or to containers.
+Bridges that Docker names have twelve digits; others, as OpenShift's ``br-ex``, have the host's own address."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterbench.errors import SuiteError
-from clusterbench.launchers import Launcher, of_command
+from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.launchers import Launcher, detect, of_command
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,12 @@ class LaunchCommand:
         SuiteError
             If no launcher that can be started again starts with it, it does not say on which hosts, or gives no number
             where one belongs.
+        LaunchError
+            If a launcher started this process.
         """
+        if (started := detect(environment)) is not None:
+            by = started.launcher.program
+            raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
         try:
             words = shlex.split(text)
         except ValueError as error:

@@ -156,9 +156,11 @@ def _last_line(text: str, telling: str = "") -> str:
 
 
 def _command(rank: int, size: int, head: str, port: int, words: Sequence[str]) -> str:
-    """One shell line: reads the secret, then becomes the agent, in the folder that this process is in."""
-    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": head, "MASTER_PORT": port}
+    """One line for a login shell of any kind: reads the secret, then becomes the agent, in this process's folder."""
+    name = head.rpartition("@")[2]  # less a user's
+    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": name, "MASTER_PORT": port}
     given = [f"{name}={value}" for name, value in variables.items()]
     agent = ["env", *given, *own_copy.command("clusterbench", *words)]
     folder = shlex.quote(os.getcwd())
-    return f"read -r {SECRET_VARIABLE}; export {SECRET_VARIABLE}; cd {folder} 2>/dev/null; exec {shlex.join(agent)}"
+    line = f"read -r {SECRET_VARIABLE}; export {SECRET_VARIABLE}; cd {folder} 2>/dev/null; exec {shlex.join(agent)}"
+    return shlex.join(["exec", "sh", "-c", line])

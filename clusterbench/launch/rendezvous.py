@@ -62,7 +62,8 @@ def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> 
             head.close()
             raise
         return head
-    return _join(started, started.launcher.head(environment), ports, secret, timeout_s)
+    name = _Name(started.launcher.head(environment), instead=environment.get("MASTER_ADDR"))
+    return _join(started, name, ports, secret, timeout_s)
 
 
 def waited_in_vain(said: str) -> str:
@@ -95,10 +96,9 @@ def _of_port(secret: bytes, port: int) -> bytes:
     return hmac.new(secret, str(port).encode(), "sha256").digest()
 
 
-def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
+def _join(started: Started, name: _Name, ports: tuple[int, ...], secret: bytes, timeout_s: float) -> TcpMember:
     deadline = time.monotonic() + timeout_s
     patience_s = _FIRST_PATIENCE_S
-    name = _Name(host)
     while True:
         addresses = name.addresses()
         said = name.error
@@ -112,45 +112,55 @@ def _join(started: Started, host: str, ports: tuple[int, ...], secret: bytes, ti
                 raise LaunchError(
                     f"agent {started.rank} of {started.size} (host {socket.gethostname()}) {FOUND_NO_HEAD} at "
                     f"{name.in_words()}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: "
-                    f"{said}\n{name.hint()}is {host} the host of rank 0, are those ports open between hosts, and is "
-                    f"{SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
+                    f"{said}\n{name.hint()}is {name.host} the host of rank 0, are those ports open between hosts, and "
+                    f"is {SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
         patience_s = min(2 * patience_s, SECONDS_TO_AUTHENTICATE)
 
 
 class _Name:
-    """The name of the head's host, asked for once for many tries: a name service may take seconds for each answer."""
+    """The name of the head's host, asked for once for many tries: a name service may take seconds for each answer.
 
-    def __init__(self, host: str) -> None:
+    A scheduler may have a name for a host that no name service knows: ``instead`` is what stands for it then.
+    """
+
+    def __init__(self, host: str, instead: str | None) -> None:
+        self.host = host
         self.error = ""
-        self._host = host
+        self._instead = instead
         self._addresses: tuple[str, ...] = ()
         self._asked_at = -math.inf
 
     def addresses(self) -> tuple[str, ...]:
         """None where it has none so far. An answer may be wrong, or the host's address change: it is asked again."""
         if time.monotonic() - self._asked_at > _SECONDS_OF_AN_ANSWER:
-            try:
-                found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
-                self._addresses = tuple(dict.fromkeys(str(each[4][0]) for each in found))
-            except OSError as error:
-                self._addresses, self.error = (), f"{self._host}: {error.strerror}"
+            self._addresses = self._ask(self.host)
+            if not self._addresses and self._instead and self._instead != self.host:
+                self._addresses = self._ask(self._instead)
             self._asked_at = time.monotonic()
         return self._addresses
 
+    def _ask(self, host: str) -> tuple[str, ...]:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.error = f"{host}: {error.strerror}"
+            return ()
+        return tuple(dict.fromkeys(str(each[4][0]) for each in found))
+
     def in_words(self) -> str:
         """The name with what it stands for on this host."""
-        others = [address for address in self._addresses if address != self._host]
-        return f"{self._host} ({', '.join(others)})" if others else self._host
+        others = [address for address in self._addresses if address != self.host]
+        return f"{self.host} ({', '.join(others)})" if others else self.host
 
     def hint(self) -> str:
         """The beginning of a hint, where the name itself may be the trouble."""
         if not self._addresses:
-            return f"hint: 'getent hosts {self._host}' should give an address here, and MASTER_ADDR may be one; "
-        named = [address.partition("%")[0] for address in self._addresses if address != self._host]
+            return f"hint: 'getent hosts {self.host}' should give an address here, and MASTER_ADDR may be one; "
+        named = [address.partition("%")[0] for address in self._addresses if address != self.host]
         if any(ipaddress.ip_address(address).is_loopback for address in named):
-            return f"hint: the name {self._host} leads back to this host here: is it right in /etc/hosts; "
+            return f"hint: the name {self.host} leads back to this host here: is it right in /etc/hosts; "
         return "hint: "
 
 

@@ -213,12 +213,12 @@ def _lead(
         excluded = excluded_hosts(options.exclude, allocation.names)
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None, excluded)
         cluster = decide_cluster(options.machine, allocation.found(hosts), _cpu_ranks(options, suite))
+        members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node, hosts), hosts)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
         directory, plan = _folder(options, suite, cluster, allocation, interruption)
-        members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node), hosts)
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
         )

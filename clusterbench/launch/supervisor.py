@@ -36,7 +36,7 @@ from clusterbench.launch.executions import again, left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import Loss, Places
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
-from clusterbench.launchers import detect, host_that_ended_first
+from clusterbench.launchers import host_that_ended_first
 from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder, default_path
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import sign_of_life
@@ -73,9 +73,6 @@ def supervise(command: str, options: RunOptions) -> int:
     LaunchError
         If the launcher cannot be started, or ends before the run begins.
     """
-    if (started := detect(os.environ)) is not None:
-        by = started.launcher.program
-        raise LaunchError(f"--launch starts a launcher, but this process was itself started by {by}")
     launch = LaunchCommand.parse(command, os.environ)
     excluded = excluded_hosts(options.exclude, launch.hosts)
     places = Places.of(launch, _spares(options), excluded)
@@ -131,7 +128,7 @@ def _supervise(
     while True:
         before, hosts = _num_outcomes(folder), places.hosts
         with _nothing_left_behind():
-            supervised.run(launch.on(hosts, scratch) + _inner(options, folder, hosts), hosts, folder)
+            supervised.run(launch.on(hosts, scratch) + _inner(launch, options, folder, hosts), hosts, folder)
         writer.take_back()
         if supervised.exit_code == SuiteError.exit_code and not supervised.began:
             return SuiteError.exit_code  # the head has said which mistake it is
@@ -173,7 +170,9 @@ def start_once(
     assert options.resume is not None
     supervised = _Supervised(launch, interruption)
     with _nothing_left_behind():
-        supervised.run(launch.on(hosts, scratch) + _inner(options, options.resume, hosts), hosts, options.resume)
+        supervised.run(
+            launch.on(hosts, scratch) + _inner(launch, options, options.resume, hosts), hosts, options.resume
+        )
     return supervised.exit_code
 
 
@@ -251,7 +250,7 @@ def _new_folder(options: RunOptions) -> Path:
     return options.out or default_path(Path("reports"), suite.name, datetime.now())
 
 
-def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]:
+def _inner(launch: LaunchCommand, options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]:
     """The command that the launcher starts in every process: begins the run, or goes on with it."""
     words = own_copy.command("clusterbench.cli", "run")
     if (folder / "plan.jsonl").exists():
@@ -261,7 +260,7 @@ def _inner(options: RunOptions, folder: Path, hosts: Sequence[str]) -> list[str]
         words += ["--rates", str(options.rates)] if options.rates is not None else []
         words += ["--baseline", str(options.baseline)] if options.baseline else []
         words += ["--accept-other", ",".join(options.accepted)] if options.accepted else []
-    wanted = [host for host in options.hosts or () if host in hosts]
+    wanted = not_excluded(options.hosts or (), [host for host in launch.hosts if host not in hosts])
     given = {
         "--hosts": ",".join(wanted) or None,
         "--exclude": options.exclude,

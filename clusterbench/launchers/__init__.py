@@ -24,6 +24,16 @@ INNERMOST_FIRST: tuple[Kind, ...] = ("elastic", "by hand", "mpi", "scheduler")
 """One launcher may run inside another, whose variables its processes then carry as well: mpirun inside salloc starts
 its daemons with srun, so its ranks carry SLURM_PROCID (the daemon's). The launcher that counts is the innermost."""
 
+SIZES_OF_UNKNOWN = {
+    "PALS_RANKID": "PMI_SIZE",  # HPE's mpiexec and aprun on systems with PBS
+    "ALPS_APP_PE": None,  # Cray's aprun
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",  # MVAPICH2's mpirun_rsh
+    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",  # IBM's jsrun
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": None,
+}
+"""Variables by which launchers that have no file here tell a process its rank, and those of the size."""
+
 SECRET_VARIABLE = "CLUSTERBENCH_SECRET"
 """What the agents of a run know and others do not; for them alone, as a launcher's variables are."""
 
@@ -196,14 +206,27 @@ def launchers() -> dict[str, Launcher]:
 def detect(environment: Mapping[str, str]) -> Started | None:
     """Who started this process, and as which; None for a plain start.
 
+    The lone task of a scheduler is one: a shell of ``salloc`` or ``srun --pty``, or a notebook, may start others.
+
     Raises
     ------
     LaunchError
-        If a launcher's variables are there, but cannot be.
+        If a launcher's variables are there, but cannot be, or are of one that is not known: all its processes would
+        make the same run, on the same GPUs.
     """
     for launcher in launchers().values():
         if started := launcher.started(environment):
-            return started
+            return None if launcher.kind == "scheduler" and started.size == 1 else started
+    for name, size_name in SIZES_OF_UNKNOWN.items():
+        rank, size = environment.get(name), environment.get(size_name) if size_name else None
+        is_alone = size == "1" if size else rank == "0"
+        if rank and not is_alone:
+            raise LaunchError(
+                f"a launcher that is not known started this process with {name}={rank}: each of its processes would be "
+                "a run of its own.\n"
+                "hint: export WORLD_SIZE=8 and MASTER_ADDR, the host of rank 0, and start 8 processes of "
+                f"sh -c 'RANK=${name} exec clusterbench run SUITE'; without {name} it is a run on this host alone"
+            )
     return None
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from clusterbench.errors import SuiteError
 from clusterbench.launchers import named_hosts
 from clusterbench.launchers._hostlist import expand_hosts
-from clusterbench.launchers._options import find
+from clusterbench.launchers._options import count, find, lines_of
 from clusterbench.launchers._scheduler import Scheduler
 
 
@@ -35,9 +36,27 @@ class Slurm(Scheduler):
         return list(expand_hosts(environment.get("SLURM_JOB_NODELIST", "")))
 
     def head(self, environment: Mapping[str, str]) -> str:
-        if environment.get("SLURM_STEP_NODELIST"):  # a step may have fewer hosts than its job
-            return next(expand_hosts(environment["SLURM_STEP_NODELIST"]))
-        return super().head(environment)
+        """The first host of the step, which may have fewer hosts than its job, but for two cases.
+
+        A heterogeneous job lists the hosts of all components in the order of their names, and rank 0 is of the first
+        component. Where tasks are dealt out in the order of a host file, the list is in that of names as well.
+        """
+        is_dealt_out = environment.get("SLURM_DISTRIBUTION") == "arbitrary"
+        if is_dealt_out and (named := self._first_of_host_file(environment) or environment.get("MASTER_ADDR")):
+            return named
+        hosts = list(expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))) or self.hosts(environment)
+        for component in range(int(environment.get("SLURM_HET_SIZE", "0"))):
+            of_component = expand_hosts(environment.get(f"SLURM_JOB_NODELIST_HET_GROUP_{component}", ""))
+            if own := next((host for host in of_component if host in hosts), None):
+                return own
+        return hosts[0] if hosts else super().head(environment)
+
+    def _first_of_host_file(self, environment: Mapping[str, str]) -> str | None:
+        try:
+            lines = lines_of(environment["SLURM_HOSTFILE"])
+        except (KeyError, SuiteError):
+            return None
+        return next((host.partition("*")[0] for line in lines for host in expand_hosts(line)), None)
 
     def listed(self, value: str) -> list[str]:
         return named_hosts(value)
@@ -49,8 +68,13 @@ class Slurm(Scheduler):
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         full = super().in_full(words, hosts, environment)
-        tasks = environment.get("SLURM_NTASKS")
-        counts = (self.of_tasks, self.of_tasks_per_node)
-        if tasks and not any(find(full, names, self.may_be_glued) for names in counts):
-            full.insert(1, f"--ntasks={int(tasks) * len(hosts) // (len(self.hosts(environment)) or len(hosts))}")
+        tasks = environment.get(
+            "SLURM_NTASKS"
+        )  # srun takes it for -n, also where --ntasks-per-node says another number
+        if tasks and not find(full, self.of_tasks, self.may_be_glued):
+            if each := find(full, self.of_tasks_per_node, self.may_be_glued):
+                num_tasks = count(full, each) * len(hosts)
+            else:
+                num_tasks = int(tasks) * len(hosts) // (len(self.hosts(environment)) or len(hosts))
+            full.insert(1, f"--ntasks={num_tasks}")
         return full

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -260,6 +261,16 @@ def test_a_host_that_stalls_is_not_waited_for(ssh, monkeypatch):
     assert over_ssh.reach(["late"]).why_not == {"late": "no answer within 0.5 s"}
 
 
+def test_a_login_shell_has_nothing_to_read_but_words_and_the_head_is_named_without_a_user(monkeypatch):
+    # tcsh knows neither 'read' nor 'export'.
+    monkeypatch.setattr(over_ssh.own_copy, "command", lambda *_: ["sh", "-c", "echo $CLUSTERBENCH_SECRET $MASTER_ADDR"])
+    command = over_ssh._command(1, 2, "admin@n1", 20000, ["doctor"])
+    words = shlex.split(command)
+    assert (command, words[:3], len(words)) == (shlex.join(words), ["exec", "sh", "-c"], 4)
+    done = subprocess.run(["sh", "-c", command], input="of this run\n", capture_output=True, text=True, check=True)
+    assert done.stdout == "of this run n1\n"
+
+
 NO_HEAD = "echo 'error: agent 3 (host d) did not find the head at a' >&2; echo 'hint: is a' >&2; exit 1"
 
 
@@ -335,7 +346,7 @@ def test_where_no_host_is_reached_that_is_found_and_written_as_where_some_are(ss
 
 def test_the_secret_stands_in_no_command_line():
     command = over_ssh._command(1, 2, "n1", 21_000, ["doctor"])
-    assert command.startswith("read -r CLUSTERBENCH_SECRET; export CLUSTERBENCH_SECRET; ")
+    assert command.startswith("exec sh -c 'read -r CLUSTERBENCH_SECRET; export CLUSTERBENCH_SECRET; ")
     assert "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=n1 MASTER_PORT=21000" in command
 
 

@@ -11,6 +11,7 @@ from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
+from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
 from clusterbench.launch.run import excluded_hosts
 from clusterbench.launchers import named_hosts
@@ -243,6 +244,8 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named():
     assert FOUR.only(("cb3", "cb2"), 1) == ("cb3",)
     assert FOUR.only(None, 2) == ("cb1", "cb2")
     assert FOUR.only(None, None) == FOUR.names
+    assert FOUR.only(("cb3.fabric.example", "cb2"), None) == ("cb3", "cb2")
+    assert Allocation(("w-0.svc", "w-1.svc")).only(("w-1", "w-0.svc"), None) == ("w-1.svc", "w-0.svc")
 
 
 @pytest.mark.parametrize("data", [b"a\n\xff\xfe\n", bytes(100)])
@@ -336,7 +339,18 @@ def test_a_plain_run_has_no_agents_of_a_launcher():
 
 
 def test_the_ranks_of_a_host_are_shared_by_its_agents():
-    assert Allocation(("a", "a", "b")).ranks_of_agents(4) == [2, 2, 4]
+    assert Allocation(("a", "a", "b", "b")).ranks_of_agents(4, ("a", "b")) == [2, 2, 2, 2]
+    assert Allocation(("a", "a", "b")).ranks_of_agents(4, ("b",)) == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "counts"), [("aaab", "a has 3, b has 1"), ("aaaabb", "a has 4, b has 2"), ("abbb", "a has 1, b has 3")]
+)
+def test_hosts_with_unequally_many_processes_are_refused(hosts, counts):
+    uneven = Allocation(tuple(hosts))
+    shares = uneven.ranks_of_agents(uneven.hosts.count("a"), uneven.names)
+    with pytest.raises(LaunchError, match=f"nodes must own equally many ranks, but {counts}"):
+        members_of(uneven.hosts, shares, uneven.names)
 
 
 def test_the_interface_of_each_host_reaches_its_ranks_and_its_description():

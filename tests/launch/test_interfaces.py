@@ -37,6 +37,23 @@ def test_a_bridge_of_any_name_that_every_host_has_for_itself_joins_nobody():
     assert names(hosts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
 
 
+def test_a_bridge_with_the_hosts_own_address_joins_them_unlike_one_that_docker_made():
+    hosts = {
+        name: host(**{"br-0a1b2c3d4e5f": f"172.18.0.{number}/16", "br-ex": f"10.0.0.{number}/24"})
+        for number, name in enumerate("ab", 1)
+    }
+    assert names(hosts) == {"a": ("br-ex", "10.0.0.1"), "b": ("br-ex", "10.0.0.2")}
+
+
+def test_the_way_to_the_pods_of_a_kubernetes_node_joins_nobody():
+    # Each host has a network of its own, as between racks, and what Cilium makes comes first by its name.
+    hosts = {
+        name: host(cilium_host=f"10.244.{number}.7/32", eth0=f"10.0.{number}.1/24")
+        for number, name in enumerate("ab", 1)
+    }
+    assert names(hosts) == {"a": ("eth0", "10.0.1.1"), "b": ("eth0", "10.0.2.1")}
+
+
 def test_the_way_to_the_boards_controller_joins_nobody():
     hosts = {
         "a": host(enx0a="169.254.3.1/24", eth0="10.0.0.1/24"),

@@ -132,3 +132,11 @@ def test_what_cannot_be_read_is_said():
     assert refusal("mpirun -n eight -H a,b") == (
         "--launch 'mpirun -n eight -H a,b': -n must be a whole number, not 'eight'."
     )
+
+
+def test_sruns_processes_per_node_are_not_those_of_the_shell_that_starts_it(tmp_path):
+    # srun takes SLURM_NTASKS for -n: in a shell with one task it would start one process, on one host.
+    shell = {"SLURM_JOB_NODELIST": "cb[1-2]", "SLURM_NTASKS": "1"}
+    for hosts, start in ((["cb1", "cb2"], "--ntasks=8 --nodes=2"), (["cb2"], "--ntasks=4 --nodes=1")):
+        words = on("srun --ntasks-per-node=4", hosts, tmp_path, shell)
+        assert words == f"srun {start} --nodelist={','.join(hosts)} --ntasks-per-node=4"

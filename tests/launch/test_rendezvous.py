@@ -247,6 +247,27 @@ def test_a_name_without_an_address_or_with_a_wrong_one_is_said(job, monkeypatch,
     assert said in str(caught.value)
 
 
+def test_a_head_whose_name_no_name_service_knows_is_found_at_master_addr(monkeypatch):
+    # Slurm's NodeName may be one that slurm.conf alone has an address of.
+    job = {**SECRET, "SLURM_JOB_ID": secrets.token_hex(8), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "cb[1-2]"}
+    head_at, ask = "127.0.0.1", socket.getaddrinfo
+
+    def unknown(host, *others, **options):
+        if host == "cb1":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return ask(host, *others, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    slurm = launchers()["slurm"]
+    head, came = meet_in_background(Started(slurm, 0, 2, 0), {**job, "MASTER_ADDR": head_at})
+    member = meet(Started(slurm, 1, 2, 0), {**job, "MASTER_ADDR": head_at}, 60)
+    head.join()
+    member.close()
+    came[0].close()
+    with pytest.raises(LaunchError, match="'getent hosts cb1' should give an address here, and MASTER_ADDR may be one"):
+        meet(Started(slurm, 1, 2, 0), job, 0.2)
+
+
 def test_a_member_comes_by_ipv6_where_the_head_has_it(job):
     if not control._has_ipv6():
         pytest.skip("this machine has no IPv6")

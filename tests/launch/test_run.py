@@ -1,6 +1,8 @@
 """Who takes part in a run, before anything is started."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +21,19 @@ def test_processes_of_another_mpi_are_found_out_before_anything_is_timed(monkeyp
         "mpirun started 4 processes, but the MPI library that mpi4py loaded sees 1: they belong to different MPIs.\n"
         "hint: use the mpirun of that library ('python -m mpi4py --mpi-lib-version' names it)"
     )
+
+
+def test_an_mpi_that_mpi4py_was_built_for_and_that_is_not_there_is_said(monkeypatch):
+    # One that was built for a library, or MPI4PY_MPIABI names it; mpi4py's own wheel looks for several, a RuntimeError.
+    def missing(*_):
+        raise ImportError("libmpi.so.40: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
+    monkeypatch.setattr(sys.modules["mpi4py"], "__getattr__", missing, raising=False)
+    with pytest.raises(
+        LaunchError, match=r"mpi4py cannot load an MPI library: libmpi\.so\.40: cannot open shared object"
+    ):
+        run._plane(Started(launchers()["open_mpi"], 0, 4, 0))
 
 
 @pytest.mark.parametrize(

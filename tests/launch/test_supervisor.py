@@ -315,6 +315,21 @@ def test_a_folder_into_which_another_run_writes_is_refused_before_anything_is_la
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["alive"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "started_on", "passed_on"),
+    [
+        (("b", "a"), ["a", "b"], "b,a"),
+        (("b", "a"), ["a"], "a"),  # b was lost
+        (("w-b", "w-a"), ["a", "b"], "w-b,w-a"),  # as the hosts call themselves, which the command does not
+        (("c",), ["a", "b"], "c"),  # a mistake: the head says so
+    ],
+)
+def test_hosts_that_are_asked_for_reach_the_run_unless_they_are_lost(tmp_path, asked, started_on, passed_on):
+    launch = LaunchCommand.parse("mpirun -n 2 -host a,b", {})
+    words = supervisor._inner(launch, RunOptions(tmp_path / "s.yaml", hosts=asked), tmp_path / "run", started_on)
+    assert words[words.index("--hosts") + 1] == passed_on
+
+
 def test_it_is_not_started_by_a_launcher_itself(launcher, monkeypatch):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")

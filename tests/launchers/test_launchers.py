@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterbench.errors import LaunchError
 from clusterbench.launchers import (
     INNERMOST_FIRST,
     detect,
@@ -100,6 +101,38 @@ def test_the_innermost_launcher_is_asked_first():
 
 def test_a_plain_start_has_no_launcher():
     assert detect({"HOME": "/root"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "3", "PMI_RANK": "3", "PMI_SIZE": "8"}, "PALS_RANKID"),
+        (
+            {"PALS_RANKID": "0", "PMI_SIZE": "8", "PBS_JOBID": "7", "PBS_NODENUM": "0", "PBS_TASKNUM": "1"},
+            "PALS_RANKID",
+        ),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "4"}, "MV2_COMM_WORLD_RANK"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "PMI_RANK"),
+        ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
+        ({"ALPS_APP_PE": "1"}, "ALPS_APP_PE"),
+    ],
+)
+def test_a_process_of_a_launcher_that_is_not_known_is_no_run_of_its_own(environment, name):
+    with pytest.raises(LaunchError) as caught:
+        detect(environment)
+    rank = environment[name]
+    assert str(caught.value) == (
+        f"a launcher that is not known started this process with {name}={rank}: each of its processes would be a run "
+        "of its own.\nhint: export WORLD_SIZE=8 and MASTER_ADDR, the host of rank 0, and start 8 processes of "
+        f"sh -c 'RANK=${name} exec clusterbench run SUITE'; without {name} it is a run on this host alone"
+    )
+    assert name_of({**environment, "RANK": rank, "WORLD_SIZE": "8"}) == "by_hand"
+    assert name_of({**environment, **SRUN}) == "slurm"
+
+
+@pytest.mark.parametrize("environment", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMIX_RANK": "0"}])
+def test_a_lone_process_of_any_launcher_is_a_plain_start(environment):
+    assert detect(environment) is None
 
 
 def test_torchrun_comes_before_everything():

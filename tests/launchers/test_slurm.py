@@ -2,6 +2,8 @@
 
 import pytest
 
+from clusterbench.errors import LaunchError
+from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launchers import detect, launchers
 from clusterbench.launchers._hostlist import expand_hosts
 
@@ -61,6 +63,32 @@ def test_the_head_is_on_the_first_host_of_the_step():
     assert SLURM.head({"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.9"
 
 
+def test_of_a_heterogeneous_job_the_head_is_on_the_first_component():
+    # As seen: salloc -N1 -w cb3 : -N2 -w cb[1-2] srun --het-group=0,1
+    job = {
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "cb3",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "cb[1-2]",
+        "SLURM_JOB_NODELIST": "cb[1-3]",
+    }
+    assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb[1-3]"}) == "cb3"
+    assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb[1-2]"}) == "cb1"  # --het-group=1
+    assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb2"}) == "cb2"
+
+
+def test_where_a_host_file_deals_out_the_tasks_the_head_is_on_its_first_line(tmp_path):
+    # As seen: SLURM_HOSTFILE=hosts srun -n4 -m arbitrary has rank 0 on cb3.
+    (tmp_path / "hosts").write_text("cb3\ncb1\ncb3\ncb1\n")
+    step = {"SLURM_STEP_NODELIST": "cb[1,3]", "SLURM_DISTRIBUTION": "arbitrary"}
+    assert SLURM.head({**step, "SLURM_HOSTFILE": f"{tmp_path}/hosts", "MASTER_ADDR": "a"}) == "cb3"
+    (tmp_path / "hosts").write_text("cb3*2,cb1*2\n")
+    assert SLURM.head({**step, "SLURM_HOSTFILE": f"{tmp_path}/hosts"}) == "cb3"
+    assert SLURM.head({**step, "SLURM_HOSTFILE": "/nowhere", "MASTER_ADDR": "a"}) == "a"
+    assert SLURM.head(step) == "cb1"
+    cyclic = {**step, "SLURM_DISTRIBUTION": "cyclic", "SLURM_HOSTFILE": f"{tmp_path}/hosts"}
+    assert SLURM.head(cyclic) == "cb1"
+
+
 def test_two_steps_of_a_job_are_two_jobs():
     first = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "HOME": "/root"}
     assert SLURM.job_of(first) == "SLURM_JOB_ID=7,SLURM_STEP_ID=0"
@@ -69,6 +97,26 @@ def test_two_steps_of_a_job_are_two_jobs():
 
 def test_a_shell_in_an_allocation_has_no_rank():
     assert detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "cb[1-2]"}) is None
+
+
+def test_a_shell_of_salloc_that_is_a_step_is_a_plain_start_and_may_start_srun():
+    # slurm.conf: LaunchParameters=use_interactive_step. What such a shell has, with the counts of the whole job.
+    shell = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "cb[1-2]",
+        "SLURM_NTASKS": "8",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_ID": "4294967290",
+        "SLURM_STEP_NODELIST": "cb1",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_PTY_PORT": "39933",
+    }
+    assert detect(shell) is None
+    launch = LaunchCommand.parse("srun", shell)
+    assert launch.words == ("srun", "--ntasks=8", "--nodes=2", "--nodelist=cb1,cb2")
+    with pytest.raises(LaunchError, match="this process was itself started by srun"):
+        LaunchCommand.parse("srun", {**shell, "SLURM_STEP_NUM_TASKS": "8"})
 
 
 def test_a_step_with_fewer_tasks_than_its_job_counts_its_own():
