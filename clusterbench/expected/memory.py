@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterbench.expected.flops import HELD_AGAINST, UNVERIFIED
 from clusterbench.expected.total import fullest_moment
@@ -14,11 +14,13 @@ from clusterbench.parallel import (
     Parallelism,
     expected_memory,
     held_activations,
+    of_kind,
     part_of,
     peak_memory,
     stores_scores,
     summed_elements,
 )
+from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
@@ -144,6 +146,10 @@ def _band(
     if category == TOTAL and (late := _summed_before(active, job)):
         limit += late / held[category]
         reasons.append(f"gradients that were summed first, of which Gloo may let go late, {format_bytes(late)}")
+    replicated = of_kind(DataParallel, active)
+    if category == TOTAL and replicated is not None and (late := _all_but_the_largest(replicated.copies(job))):
+        limit += late / held[category]
+        reasons.append(f"copies of buckets in bfloat16, of which DDP lets go at no fixed time, {format_bytes(late)}")
     if _is_routed(active, job):
         most = max(held_activations(active, job, load=job.layout.ep))
         limit += (most - held[ACTIVATIONS]) / held[category]
@@ -153,8 +159,12 @@ def _band(
 
 def _summed_before(active: Sequence[Parallelism], job: TrainingJob) -> float:
     """Bytes of all flat buffers of gradients but the largest: a busy host may still hold them with the last."""
-    sums = sorted(summed_elements(active, job).values())
-    return float(sum(sums[:-1]) * kept_bytes("norm.weight", job)) if job.device == "cpu" else 0.0
+    sums = summed_elements(active, job).values()
+    return _all_but_the_largest(sums) * kept_bytes("norm.weight", job) if job.device == "cpu" else 0.0
+
+
+def _all_but_the_largest(sizes: Iterable[float]) -> float:
+    return float(sum(sorted(sizes)[:-1]))
 
 
 def _kept(job: TrainingJob) -> str:

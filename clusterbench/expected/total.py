@@ -118,7 +118,7 @@ def _of_layers(
     replicated = of_kind(DataParallel, active)
     adds_up = job.gradient_accumulation_steps > 1 or replicated is not None
     way = _of_micro_batch(active, job, job.held[0], adds_up)
-    if replicated is not None and (buffer := replicated.largest_buffer(job)):
+    if replicated is not None and (buffer := max(replicated.copies(job), default=0.0)):
         # a bucket is full while backward runs: that there is at any time
         bucket = Moment("the largest bucket of gradients", buffer + min(way.backward))
         yield _alone(there + gradients, bucket)

@@ -193,12 +193,12 @@ class DataParallel(Parallelism):
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
 
-    def largest_buffer(self, job: TrainingJob) -> float:
-        """Bytes of the largest copy in which gradients travel, where they are compressed; else they travel in place."""
+    def copies(self, job: TrainingJob) -> list[float]:
+        """Bytes of each bucket's copy in which gradients travel; none where they travel in place, uncompressed."""
         if self.compress != "bf16":
-            return 0.0
+            return []
         sizes = self._in_order(job, lambda size: prod(size) * job.gradient_bytes)
-        return max(buckets(sizes)) * 2 / job.gradient_bytes
+        return [size_bytes * 2 / job.gradient_bytes for size_bytes in buckets(sizes)]
 
     def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
         title, when = "Gradients are averaged", "while the last backward runs, in buckets"
