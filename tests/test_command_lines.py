@@ -23,12 +23,15 @@ OF_EVERY_MPIRUN = {"-n", "-host", "--hostfile"}
 """Taken by MPICH 5.0 and by Open MPI 5.0; each is followed by its value."""
 
 OF_SCHEDULERS = {
-    "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist", "--gpus-per-task"},
+    "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist", "--gpus-per-task", "--het-group", "--pty"},
     "salloc": {"-N", "-n", "--ntasks-per-node"},
     "flux": {"-N", "-n", "--tasks-per-node", "--requires"},
 }
 OF_PYXIS = {"--container-image", "--container-mounts", "--container-workdir", "--container-mount-home"}
 """Options that the plugin adds to srun. Source: github.com/NVIDIA/pyxis, README."""
+
+FLAGS = {"--container-mount-home", "--pty"}
+"""Options without a value."""
 
 CONTAINERS = {"docker", "podman", "apptainer"}
 PROGRAMS = {"clusterbench", "mpirun", "mpiexec", "torchrun", "pbsdsh", *OF_SCHEDULERS, *CONTAINERS}
@@ -73,7 +76,7 @@ def expect_taken(words):
             option, has_value, _ = arguments[0].partition("=")
             glued = program in OF_SCHEDULERS and re.fullmatch(r"-[Nn]\d+", option)
             assert (option[:2] if glued else option) in known, f"{program} {option}"
-            arguments = arguments[1 if has_value or glued or option == "--container-mount-home" else 2 :]
+            arguments = arguments[1 if has_value or glued or option in FLAGS else 2 :]
         if len(arguments) > 1:
             expect_taken(arguments)
 
