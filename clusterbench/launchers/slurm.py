@@ -68,9 +68,8 @@ class Slurm(Scheduler):
 
     def in_full(self, words: Sequence[str], hosts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         full = super().in_full(words, hosts, environment)
-        tasks = environment.get(
-            "SLURM_NTASKS"
-        )  # srun takes it for -n, also where --ntasks-per-node says another number
+        # srun takes SLURM_NTASKS for -n, also where --ntasks-per-node says another number
+        tasks = environment.get("SLURM_NTASKS")
         if tasks and not find(full, self.of_tasks, self.may_be_glued):
             if each := find(full, self.of_tasks_per_node, self.may_be_glued):
                 num_tasks = count(full, each) * len(hosts)

@@ -17,6 +17,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import Fit, fit
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RIDERS, ParallelLayout, every_layout
+from clusterbench.precision import MASTER
 from clusterbench.pricing import Price, price, step_seconds
 from clusterbench.pricing.profiles import PricedJob, Profile
 from clusterbench.pricing.rates import KnownRates
@@ -48,6 +49,7 @@ class Question:
     gpus_per_node: int
     seq_len: int
     global_batch_size: int
+    precision: str = MASTER
 
     @property
     def world_size(self) -> int:
@@ -125,6 +127,8 @@ class Advice:
         The form that needs the least memory of all, fast or not; None where no layout is legal.
     enough_nodes
         Where nothing fits: on how many nodes the same batch does, and in which form; None where on none that was tried.
+    narrower
+        Where nothing fits: in which other precision something does, and in which form; None where in none.
     refused
         Reasons, with how many layouts each refused.
     tried
@@ -139,6 +143,7 @@ class Advice:
     tried: int
     num_fitting: int
     enough_nodes: tuple[int, Form] | None = None
+    narrower: tuple[str, Form] | None = None
 
     @property
     def of_other_kinds(self) -> Sequence[Candidate]:
@@ -154,8 +159,18 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
     found = ranking(question, profile, known)
     prices = [price(profile.work(each.priced), known) for each in found.ranked[:TO_MEASURE]]
     least = least_form(question, profile)
-    enough = None if found.num_fitting or least is None else enough_nodes(question, profile)
-    return Advice(question, found.ranked, prices, least, found.refused, found.tried, found.num_fitting, enough)
+    is_too_large = not found.num_fitting and least is not None
+    return Advice(
+        question,
+        found.ranked,
+        prices,
+        least,
+        found.refused,
+        found.tried,
+        found.num_fitting,
+        enough_nodes(question, profile) if is_too_large else None,
+        narrower_precision(question, profile) if is_too_large else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -219,6 +234,17 @@ def enough_nodes(question: Question, profile: Profile) -> tuple[int, Form] | Non
     return None
 
 
+def narrower_precision(question: Question, profile: Profile) -> tuple[str, Form] | None:
+    """The first other precision in which the batch fits the same cards, and the least form."""
+    for precision in profile.precisions:
+        if precision == question.precision:
+            continue
+        least = least_form(replace(question, precision=precision), profile)
+        if least is not None and fit(least.memory_bytes, question.memory_bytes) == "fits":
+            return precision, least
+    return None
+
+
 def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> TrainingJob:
     return TrainingJob(
         question.shape,
@@ -228,6 +254,7 @@ def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> T
         micro_batch_size,
         "bfloat16",
         device="cuda",
+        precision=question.precision,
     )
 
 

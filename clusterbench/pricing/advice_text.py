@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from clusterbench.expected.fits import CLOSE
+from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS, SMALL, Price, parts_of, spent
 from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, Question, order_words
 from clusterbench.pricing.knee import FALL, OnNodes, knee
@@ -82,7 +83,7 @@ def _fits(advice: Advice) -> str:
     if not advice.ranked:
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
-            f"{_what_it_takes(advice, least)}"
+            f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}"
         )
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
@@ -117,6 +118,14 @@ def _what_it_takes(advice: Advice, least: Form) -> str:
         f"The same batch fits on {plural(num_nodes, 'node')}, as {form.words}: {form.memory_bytes / 1e9:.1f} GB; or "
         f"{card} would do."
     )
+
+
+def _in_fewer_bytes(advice: Advice) -> str:
+    if advice.narrower is None:
+        return ""
+    precision, form = advice.narrower
+    kept = PRECISIONS[precision].words
+    return f" With 'precision: {precision}' ({kept}) {form.words} needs {form.memory_bytes / 1e9:.1f} GB and fits."
 
 
 def _batch(best: Candidate) -> str:

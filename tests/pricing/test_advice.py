@@ -1,5 +1,6 @@
 """``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -130,11 +131,17 @@ def test_where_nothing_fits_it_is_said_what_it_takes():
 
 def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     """Nothing is shared on one GPU, whatever the batch."""
-    done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "1", "--global-batch-size", "1")
+    on_one = ("--shape", "llama-8b", *HERE, "--gpus-per-node", "1", "--global-batch-size", "1")
+    done = run(*on_one)
     text = " ".join(done.stdout.replace("\n#", "").split())
     assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
     assert "The same batch fits on 2 nodes, as " in text
     assert "larger batch" not in text
+    held = re.search(r"With 'precision: pure_bfloat16' \(.*: 8 bytes a parameter\) tp1.* needs ([0-9.]+) GB and", text)
+    assert 8 * named_shape("llama-8b").num_parameters < 1e9 * float(held[1]) < CARD.memory_bytes
+    other = run(*on_one, "--profile", "nanotron")  # which trains so and not otherwise
+    assert "1. What fits: nothing, in 80 GB." in other.stdout
+    assert "precision" not in other.stdout
     assert "1 NVIDIA H100 80GB HBM3: 1 sequence of 4,096 = 4,096 tokens a step" in text
 
 

@@ -17,6 +17,7 @@ from clusterbench.discover import things
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.job import TrainingJob
 from clusterbench.layout import SHARD, ParallelLayout
+from clusterbench.precision import MASTER
 from clusterbench.pricing.work import StepWork
 
 
@@ -100,11 +101,14 @@ class Profile(ABC):
         The stage of ZeRO that it has where nobody says.
     usual_dp_overlap
         What it takes of a step that does not say whether it hides gradients, in words; empty where it is no choice.
+    precisions
+        In which it can keep weights and moments, those of the most bytes first.
     """
 
     source: ClassVar[str]
     usual_zero: ClassVar[int] = 0
     usual_dp_overlap: ClassVar[str] = ""
+    precisions: ClassVar[tuple[str, ...]] = (MASTER,)
 
     def objection(self, priced: PricedJob) -> str | None:
         """Why the framework cannot run this step, or why that cannot be priced; None where both can be."""

@@ -31,6 +31,7 @@ from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.pipeline import Pipeline
+from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS
 from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach, reach_of_shards
 from clusterbench.pricing.work import Messages, StageWork, StepWork
@@ -121,6 +122,7 @@ class Ours(Profile):
         "clusterbench/parallel (traffic, memory, FLOPs), which each run holds against what it counts; operators and "
         "bytes of operators as 'clusterbench dry-run' counts them"
     )
+    precisions: ClassVar[tuple[str, ...]] = tuple(PRECISIONS)
 
     def objection(self, priced: PricedJob) -> str | None:
         if priced.recompute not in ("none", "selective", "full"):
