@@ -49,7 +49,7 @@ from clusterbench.engine.compat import (
 )
 from clusterbench.job.flops import BACKWARD, FORWARD
 
-OPTIMIZER, LOSS, GRADIENTS = "the optimizer", "the loss", "gradients"
+OPTIMIZER, START, LOSS, GRADIENTS = "the optimizer", "the start", "the loss", "gradients"
 """Where a step is when it is in no module."""
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "communication", "temporary")
@@ -139,7 +139,7 @@ class MemoryTracker(TorchDispatchMode):
         self._forwards: list[str] = []
         self._backward_of = ""
         self._in_optimizer = False
-        self._is_behind_backward = False
+        self._in_no_module = START
         self._waiting = False
         self._fake_mode: object | None = None
         self._cleanup = ExitStack()
@@ -256,18 +256,20 @@ class MemoryTracker(TorchDispatchMode):
     def where(self) -> tuple[str, str]:
         """The module whose operators run now, by its path, and ``forward`` or ``backward``.
 
-        What is computed again runs in backward. In place of a module stands ``the optimizer``, or ``the loss`` for what
-        is in no module, or ``gradients`` for what follows a backward: sums over ranks, the norm, clipping.
+        What is computed again runs in backward. In place of a module stands ``the optimizer``, or of what is in no
+        module ``the start`` before the first forward (weights are rounded), ``the loss`` behind one, and ``gradients``
+        behind a backward: sums over ranks, the norm, clipping.
         """
         if self._in_optimizer:
+            self._in_no_module = START
             return OPTIMIZER, FORWARD
         if in_backward():
-            self._is_behind_backward = True
+            self._in_no_module = GRADIENTS
             return self._forwards[-1] if self._forwards else self._backward_of or LOSS, BACKWARD
         if self._forwards:
-            self._is_behind_backward = False
+            self._in_no_module = LOSS
             return self._forwards[-1] or "the model", FORWARD
-        return GRADIENTS if self._is_behind_backward else LOSS, FORWARD
+        return self._in_no_module, FORWARD
 
     def _moment(self) -> str:
         if self._in_optimizer:

@@ -66,6 +66,17 @@ def test_a_layer_is_what_a_count_by_hand_gives() -> None:
     assert attention.read_bytes >= layers * tokens * heads * each
 
 
+@pytest.mark.gloo
+def test_weights_are_rounded_before_the_first_forward_and_not_in_the_loss() -> None:
+    """On pp2 the first stage has no loss, and 'the loss' was said to copy all of its weights."""
+    rank = dry(("pp2", {}, {"dtype": "bfloat16", "micro_batch_size": 1, "global_batch_size": 4}))
+    copies = {each.where: each for each in rank.work if each.kind == COPIES and each.during == FORWARD}
+    rounded = copies["the start"]
+    assert rounded.read_bytes == pytest.approx(2 * rounded.written_bytes, rel=1e-3)
+    assert rounded.written_bytes > 1e6
+    assert "the loss" not in copies
+
+
 FLOPS: list[Case] = [
     ("dp2-tp2+sp+zero3", {"recompute": "full"}, {"dtype": "bfloat16"}),
     ("pp2", {"schedule": "zbv"}, {"dtype": "bfloat16", "micro_batch_size": 1, "global_batch_size": 8}),
