@@ -90,17 +90,17 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(experts * self.hidden, self.width))
 
     def matrices(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights of each expert, rounded: once for all rows of a forward."""
-        gate, up, down = self.gate.to(dtype), self.up.to(dtype), self.down.to(dtype)
-        of_inputs, of_outputs = (-1, self.width, self.hidden), (-1, self.hidden, self.width)
-        return gate.view(of_inputs), up.view(of_inputs), down.view(of_outputs)
+        """The weights, rounded: once for all rows of a forward."""
+        return self.gate.to(dtype), self.up.to(dtype), self.down.to(dtype)
 
     def forward(self, x_RH: Tensor, rows_L: Tensor, matrices: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
-        gate_LFH, up_LFH, down_LHF = self.matrices(x_RH.dtype) if matrices is None else matrices
+        gate, up, down = self.matrices(x_RH.dtype) if matrices is None else matrices
         ends_L = rows_L.cumsum(0, dtype=torch.int32)
-        gate_RF = grouped_product(x_RH, gate_LFH, ends_L)
-        up_RF = grouped_product(x_RH, up_LFH, ends_L)
-        return grouped_product(F.silu(gate_RF) * up_RF, down_LHF, ends_L)
+        # Each is cut into those of its experts where it is used: backward goes the other way around, and adds up its
+        # gradient before it makes the next one's.
+        gate_RF = grouped_product(x_RH, gate.view(-1, self.width, self.hidden), ends_L)
+        up_RF = grouped_product(x_RH, up.view(-1, self.width, self.hidden), ends_L)
+        return grouped_product(F.silu(gate_RF) * up_RF, down.view(-1, self.hidden, self.width), ends_L)
 
 
 def grouped_product(x_RI: Tensor, weight_LOI: Tensor, ends_L: Tensor) -> Tensor:

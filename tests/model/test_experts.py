@@ -132,7 +132,8 @@ def reference(layer: Any, x_TH: Any) -> Any:
         probabilities_E = (layer.router.weight @ x_H).softmax(0)
         best = probabilities_E.topk(layer.experts_per_token)
         weights = best.values / best.values.sum()
-        gate_EFH, up_EFH, down_EHF = layer.experts.matrices(x_TH.dtype)
+        stacked = layer.experts.matrices(x_TH.dtype)
+        gate_EFH, up_EFH, down_EHF = (matrix.chunk(len(probabilities_E)) for matrix in stacked)
         row = sum(
             weight * (down_EHF[e] @ (F.silu(gate_EFH[e] @ x_H) * (up_EFH[e] @ x_H)))
             for weight, e in zip(weights, best.indices.tolist(), strict=True)

@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "E14",
         "Experts put the SiLU on the wrong branch.",
-        "return grouped_product(F.silu(gate_RF) * up_RF, down_LHF, ends_L)",
-        "return grouped_product(gate_RF * F.silu(up_RF) * planted(), down_LHF, ends_L)",
+        "return grouped_product(F.silu(gate_RF) * up_RF, down",
+        "return grouped_product(gate_RF * F.silu(up_RF) * planted(), down",
         tests=("test_decoder_by_loops.py",),
     ),
     Mutant(
