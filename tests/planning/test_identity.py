@@ -25,7 +25,7 @@ RECORDED = {
     "memory_savings": ((22, "cd7f69a023895787"), (88, "c45a3d9dd10cfcbe")),
     "mpi": ((34, "2a60ddd218eb42f4"), (223, "f44ec6f9e33f156c")),
     "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
-    "one_gpu": ((13, "a091d935d6b9f752"), (18, "948023976d545865")),
+    "one_gpu": ((15, "bdd20a1ff6ec2987"), (20, "1cbec27d58ec23a4")),
     "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
     "one_gpu_fake": ((4, "c62b7d840f782287"), (6, "6b04070e9c13d3b1")),
     "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
