@@ -680,14 +680,23 @@ def layout(
 @click.option(
     "--set", "options", metavar="NAME=VALUE", multiple=True, help="An option of a parallelism, as schedule=zbv."
 )
-def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], **asked: Any) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for its rows and a page.  [default: none]")
+def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], out: Path | None, **asked: Any) -> None:
     """Run one step of LAYOUT (as dp128-tp8+sp+zero3) on tensors without data, of any rank, on this machine.
 
     Nothing is computed or sent: what is told is what the step that a run would time holds, sends and launches.
     """
-    from clusterbench.dry.verb import dry_run_text
+    from clusterbench.dry.verb import asked_dry_run
 
-    click.echo(dry_run_text(layout, gpu, options, **asked))
+    of_layout = asked_dry_run(layout, gpu, options, **asked)
+    if out is None:
+        click.echo(of_layout.text(of_layout.done()))
+        return
+    from clusterbench.launch.dry import store_dry_run
+
+    ranks, link = store_dry_run(of_layout, out)
+    click.echo(of_layout.text(ranks))
+    click.echo(f"report: {link}", err=True)
 
 
 @main.command(short_help="Tell what training steps cost, from a table of them.")

@@ -214,10 +214,19 @@ def load_suite(
     SuiteError
         For every mistake that the file alone shows, with file, line, what was given and what is allowed.
     """
-    data = _read(Path(path))
-    root = read_yaml(data, str(path))
-    reader = _SuiteReader(str(path), benchmarks() if kinds is None else kinds, baseline, is_planned)
-    return reader.suite(root, data)
+    return suite_of(_read(Path(path)), str(path), kinds, baseline, is_planned)
+
+
+def suite_of(
+    data: bytes,
+    path: str,
+    kinds: Mapping[str, type[Benchmark]] | None = None,
+    baseline: Path | None = None,
+    is_planned: bool = False,
+) -> Suite:
+    """The suite that a text is; messages begin with ``path``."""
+    reader = _SuiteReader(path, benchmarks() if kinds is None else kinds, baseline, is_planned)
+    return reader.suite(read_yaml(data, path), data)
 
 
 def _read(path: Path) -> bytes:

@@ -1,23 +1,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
+from clusterbench.drawing.panel import Panel, Story
 from clusterbench.expected.fits import fit
 from clusterbench.job.dry import DRY, DryRank
+from clusterbench.job.turns import lines_in_order
 from clusterbench.rows import Row
+from clusterbench.units import format_bytes
 from clusterbench.words import legible, plural
 
-if TYPE_CHECKING:
-    from clusterbench.drawing.panel import Panel
-
 MOST = 24
+MOST_LINES = 200
+"""Of what a rank sends in order."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class DryRun(Chart[Dry]):
     One bar a case: what is alive when most is, by category, so that the parts add up to what is needed. The dotted line
     is the memory of the card as its data sheet has it. A case that needs more does not fit; one above nine tenths of it
     is close, since the allocator's rounding, workspaces, NCCL's buffers and the CUDA context are not seen. Right: the
-    most that any rank holds of each category, at whatever moment; a tick is what its formula says.
+    most that any rank holds of each category, at whatever moment; a tick is what its formula says. Choose a bar on the
+    left to read what that rank sends, in order.
     """
 
     title: ClassVar[str] = "Memory at the moment of the peak, without a machine"
@@ -89,15 +92,18 @@ class DryRun(Chart[Dry]):
         # in one order, so that a category has one colour in both
         categories = dict.fromkeys(category for case in shown for category in case.peaks)
         return [
-            Bars(
-                "Memory of the fullest rank at its peak",
-                [case.label for case in shown],
-                {name.replace("_", " "): [of_case.get(name) for of_case in parts] for name in categories},
-                "B",
-                missing={number: case.status for number, case in enumerate(shown) if case.rank is None},
-                cases=[case.case for case in shown],
-                limit=("capacity as sold", data.memory_bytes) if data.memory_bytes else None,
-            ).panel(),
+            _with_stories(
+                shown,
+                Bars(
+                    "Memory of the fullest rank at its peak",
+                    [case.label for case in shown],
+                    {name.replace("_", " "): [of_case.get(name) for of_case in parts] for name in categories},
+                    "B",
+                    missing={number: case.status for number, case in enumerate(shown) if case.rank is None},
+                    cases=[case.case for case in shown],
+                    limit=("capacity as sold", data.memory_bytes) if data.memory_bytes else None,
+                ).panel(),
+            ),
             Bars(
                 "Each category at its own peak, any rank",
                 [case.label for case in shown],
@@ -111,10 +117,12 @@ class DryRun(Chart[Dry]):
     def answer(self, data: Dry) -> str:
         known = [case for case in data.cases if case.rank is not None]
         fullest, leanest = (pick(known, key=lambda case: case.total) for pick in (max, min))
-        most = (
-            f"{legible(fullest.label)} needs most, {fullest.total / 1e9:.3g} GB, and {legible(leanest.label)} least, "
-            f"{leanest.total / 1e9:.3g} GB"
-        )
+        most = f"{legible(fullest.label)} needs {fullest.total / 1e9:.3g} GB"
+        if len(known) > 1:
+            most = (
+                f"{legible(fullest.label)} needs most, {fullest.total / 1e9:.3g} GB, and {legible(leanest.label)} "
+                f"least, {leanest.total / 1e9:.3g} GB"
+            )
         if not data.memory_bytes:
             return f"{most}; no card is named to hold that against."
         fits = Counter(fit(case.total, data.memory_bytes) for case in known)
@@ -126,6 +134,28 @@ class DryRun(Chart[Dry]):
 
     def left_out(self, data: Dry) -> str:
         return curves_note(len(data.cases), MOST, "cases")
+
+
+def _with_stories(cases: Sequence[Held], panel: Panel) -> Panel:
+    """The same, each bar with what its rank sends."""
+    entries = [replace(entry, story=_story(case)) for case, entry in zip(cases, panel.entries, strict=True)]
+    return replace(panel, entries=tuple(entries))
+
+
+def _story(case: Held) -> Story | None:
+    if case.rank is None:
+        return None
+    lines = lines_in_order(case.rank.sent)
+    sentences = [f"Rank {case.rank.rank} holds most in {case.rank.peak_at or 'the step'}."]
+    chain = " + ".join(f"{count} on {axis}" for axis, count in case.rank.chain.items())
+    if chain:
+        sentences.append(f"Longest chain of collectives that wait for one another: {chain}.")
+    if len(lines) > MOST_LINES:
+        sentences.append(f"The table has the first {MOST_LINES} of {len(lines)} lines.")
+    table = [
+        (line.words("\u2003"), format_bytes(line.sent.size_bytes) if line.sent else "") for line in lines[:MOST_LINES]
+    ]
+    return Story(legible(case.label), tuple(sentences), ("sent, in order", "each") if table else (), tuple(table))
 
 
 def _value(case: Held, category: str) -> float | None:

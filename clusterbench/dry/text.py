@@ -12,8 +12,9 @@ from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.job.passes import STATES
+from clusterbench.job.turns import lines_in_order
 from clusterbench.parallel import Parallelism, active_in, expected_states, part_of
-from clusterbench.units import digits
+from clusterbench.units import digits, format_bytes
 from clusterbench.words import aligned
 
 HOST_WORDS = (
@@ -23,6 +24,9 @@ HOST_WORDS = (
 
 LARGEST = 8
 """Things at the peak that are told apart."""
+
+MOST_LINES = 40
+"""Of what is sent in order."""
 
 _STATES_WORDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state"}
 
@@ -134,9 +138,18 @@ def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
         rows = [[axis, op, str(count), size(of_all)] for (axis, op), (count, of_all) in totals.items()]
         yield from aligned(["axis", "sent in a step", "calls", "size"], rows, ["", "", "", f"({unit})"])
         chain = " + ".join(f"{count} on {axis}" for axis, count in each.chain.items())
+        yield from _in_order(each)
         yield f"longest chain of collectives that wait for one another: {sum(each.chain.values())} ({chain})"
     flops = sum(executed.flops for executed in each.executed)
     yield f"{flops / 1e12:.2f} TFLOP of products and attention; {each.operators:,} operators launched a micro-batch"
+
+
+def _in_order(each: DryRank) -> Iterator[str]:
+    lines = lines_in_order(each.sent)
+    rows = [[line.words(), format_bytes(line.sent.size_bytes) if line.sent else ""] for line in lines[:MOST_LINES]]
+    yield from aligned(["sent, in order", "each"], rows)
+    if len(lines) > MOST_LINES:
+        yield f"and {len(lines) - MOST_LINES} more lines, which the page of --out has"
 
 
 def _took(each: DryRank) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 import yaml
 
-from clusterbench.cluster import GPUS_OF_A_NODE, card_with_memory
+from clusterbench.cluster import GPUS_OF_A_NODE, Accelerator, card_with_memory
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.job import TrainingJob
+from clusterbench.job.dry import DryRank
 from clusterbench.layout import AXES, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, from_options, parallelisms
@@ -25,7 +26,81 @@ from clusterbench.trainers.ours import Ours
 MICRO_BATCHES_TRIED = 1024
 
 
-def dry_run_text(
+@dataclass(frozen=True)
+class AskedDryRun:
+    """One step of which some ranks are to be run dry.
+
+    Attributes
+    ----------
+    values
+        Options of parallelisms that the command line sets.
+    shape
+        As it was asked for: a name on record, or a path.
+    num_nodes, gpus_per_node
+        That hold its ranks; all of them on one node where they do not come out even.
+    """
+
+    job: TrainingJob
+    values: Mapping[str, Any]
+    shape: str
+    rank_order: str
+    ranks: Sequence[int]
+    num_nodes: int
+    gpus_per_node: int
+    gpu: str | None = None
+
+    @property
+    def card(self) -> Accelerator | None:
+        return None if self.gpu is None else card_with_memory(self.gpu)
+
+    @property
+    def every(self) -> Sequence[Parallelism]:
+        return from_options(self.values)
+
+    def done(self) -> Sequence[DryRank]:
+        """Its ranks, each run dry; how far it is goes to standard error."""
+        done = []
+        for each in dry_ranks(Ours(), self.job, self.every, self.rank_order, self.ranks):
+            done.append(each)
+            if len(self.ranks) > 1:
+                click.echo(f"rank {each.rank}: {len(done)} of {len(self.ranks)} done", err=True)
+        return sorted(done, key=lambda each: each.rank)
+
+    def text(self, done: Sequence[DryRank]) -> str:
+        """What a person reads of them."""
+        job = self.job
+        places = {rank: _place(job.layout.coordinates(rank, self.rank_order)) for rank in self.ranks}
+        card = self.card
+        memory_gb = (card.memory_bytes or 0) / 1e9 if card else 0.0
+        kept = "" if job.precision == MASTER else f", {job.precision}"
+        kept += "" if job.gradient_dtype == WIDE else f", {job.gradient_dtype} gradients"
+        return (
+            f"{job.layout} of {job.shape.name}, {job.dtype}{kept}, seq_len {job.seq_len}; {job.equation}\n"
+            f"{dry_text(done, job, self.every, places, memory_gb, card)}"
+        )
+
+    @property
+    def suite(self) -> str:
+        """A suite with this one step."""
+        job = self.job
+        said: dict[str, Any] = {
+            "benchmark": "train_step",
+            "layouts": [str(job.layout)],
+            "shape": self.shape,
+            "seq_len": job.seq_len,
+            "micro_batch_size": job.micro_batch_size,
+            "global_batch_size": job.global_batch_size,
+            "dtype": job.dtype,
+            "rank_order": self.rank_order,
+        }
+        said |= {"precision": job.precision} if job.precision != MASTER else {}
+        said |= {"gradient_dtype": job.gradient_dtype} if job.gradient_dtype != WIDE else {}
+        question = f"What does a step of {job.layout} of {job.shape.name} hold, send and launch?"
+        whole = {"suite": "dry_run", "question": question, "num_nodes": [self.num_nodes]}
+        return yaml.safe_dump({**whole, "benchmarks": [said | dict(self.values)]}, sort_keys=False)
+
+
+def asked_dry_run(
     layout: str,
     gpu: str | None,
     options: Sequence[str],
@@ -42,8 +117,8 @@ def dry_run_text(
     gradient_dtype: str,
     device: str,
     rank_order: str,
-) -> str:
-    """Runs what is asked and tells it.
+) -> AskedDryRun:
+    """What a command line asks for.
 
     Raises
     ------
@@ -87,23 +162,9 @@ def dry_run_text(
         if rank >= wanted.world_size:
             raise SuiteError(f"--rank {rank}: {wanted} has the ranks 0 to {wanted.world_size - 1}.")
     chosen = list(dict.fromkeys(ranks)) or stage_ranks(job, rank_order)
-    places = {rank: _place(wanted.coordinates(rank, rank_order)) for rank in chosen}
-    done = []
-    for each in dry_ranks(Ours(), job, every, rank_order, chosen):
-        done.append(each)
-        if len(chosen) > 1:
-            click.echo(f"rank {each.rank}: {len(done)} of {len(chosen)} done", err=True)
-    told = dry_text(
-        sorted(done, key=lambda each: each.rank),
-        job,
-        every,
-        places,
-        (card.memory_bytes or 0) / 1e9 if card else 0.0,
-        card,
-    )
-    kept = "" if precision == MASTER else f", {precision}"
-    kept += "" if gradient_dtype == WIDE else f", {gradient_dtype} gradients"
-    return f"{wanted} of {job.shape.name}, {dtype}{kept}, seq_len {seq_len}; {job.equation}\n{told}"
+    whole_nodes, others = divmod(wanted.world_size, of_a_node)
+    nodes = (1, wanted.world_size) if others else (whole_nodes, of_a_node)
+    return AskedDryRun(job, values, shape, rank_order, chosen, *nodes, gpu)
 
 
 def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_size: int | None) -> TrainingJob:

@@ -9,12 +9,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from clusterbench.benchmarks.dry_step import DryStep, expected_of_dry
 from clusterbench.benchmarks.train_step import job_of
-from clusterbench.cluster import Found, MachineOptions, decide_cluster
+from clusterbench.cluster import Cluster, Found, MachineOptions, decide_cluster
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import DryRunFailed, DryTask, dry_answers
+from clusterbench.dry.verb import AskedDryRun
 from clusterbench.engine.telemetry import found_here
 from clusterbench.errors import SuiteError
 from clusterbench.job.dry import DRY, DryRank
@@ -26,7 +28,7 @@ from clusterbench.parallel import from_options
 from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.passes import as_json
-from clusterbench.suite import Suite, load_suite
+from clusterbench.suite import Suite, load_suite, suite_of
 from clusterbench.trainers import trainer_of
 from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
 from clusterbench.words import plural
@@ -60,13 +62,7 @@ def run_dry(
     plan = plan_of(suite, machine, found_here())
     if not plan.cases:
         raise SuiteError(f"{path}: nothing of it can be run dry: {_first_reason(plan)}")
-    folder = RunFolder.create(
-        out or default_path(Path("reports"), plan.suite, datetime.now()),
-        suite.text,
-        plan,
-        {"dry run": {}},
-        named_files=suite.named_files,
-    )
+    folder = _created(suite, plan, out)
     tasks = {case.hash: tasks_of(case) for case in plan.cases}
     num_ranks = len(set(chain.from_iterable(tasks.values())))
     words = f"{plural(len(plan.cases), 'case')} to run dry, {plural(num_ranks, 'rank')} in all"
@@ -87,6 +83,34 @@ def run_dry(
         return report.verdict.exit_code
     print(f"stopped before the end: {stopped}; everything finished is in {folder.path}.", file=sys.stderr)
     return report.verdict.exit_code or Interrupted.exit_code
+
+
+def store_dry_run(asked: AskedDryRun, out: Path) -> tuple[Sequence[DryRank], str]:
+    """Runs what ``dry-run`` is asked and stores it as a run folder; returns its ranks and the link to its page.
+
+    Raises
+    ------
+    RunFolderError
+        If ``out`` is not empty or cannot be written, before anything is run.
+    """
+    from clusterbench.report import render_report
+
+    suite = suite_of(asked.suite.encode(), "dry-run")
+    device: Literal["cpu", "cuda"] = "cuda" if asked.job.device == "cuda" else "cpu"
+    cluster = Cluster(asked.num_nodes, asked.gpus_per_node, device, asked.gpu)
+    plan = dry_plan(make_plan(suite, cluster))
+    if not plan.cases:
+        raise SuiteError(f"{asked.job.layout} cannot be stored: {_first_reason(plan)}")
+    folder = _created(suite, plan, out)
+    (case,) = plan.cases
+    done = asked.done()
+    folder.record(*_of_ranks(case, done))
+    return done, render_report(folder, None).link
+
+
+def _created(suite: Suite, plan: Plan, out: Path | None) -> RunFolder:
+    path = out or default_path(Path("reports"), plan.suite, datetime.now())
+    return RunFolder.create(path, suite.text, plan, {"dry run": {}}, named_files=suite.named_files)
 
 
 def plan_of(suite: Suite, machine: MachineOptions, found: Found) -> Plan:
@@ -163,11 +187,15 @@ def _conduct(
 
 def _recorded(case: Case, tasks: Sequence[DryTask], answers: Answers) -> tuple[Outcome, Observation | None]:
     failed = [answer for answer in map(answers.__getitem__, tasks) if isinstance(answer, DryRunFailed)]
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     if failed:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         return Outcome(case.id, case.hash, 0, 1, "failed", str(failed[0]), started=now), None
-    ranks = {rank.rank: rank for rank in _known(tasks, answers)}
-    spent_s = sum(rank.spent_s for rank in ranks.values())
+    return _of_ranks(case, list(_known(tasks, answers)))
+
+
+def _of_ranks(case: Case, done: Sequence[DryRank]) -> tuple[Outcome, Observation]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    ranks, spent_s = {rank.rank: rank for rank in done}, sum(rank.spent_s for rank in done)
     records = [as_json(ranks.get(rank)) for rank in range(case.world_size)]
     observation = Observation(
         case.id, case.hash, 0, 1, (NO_HOST,), [[spent_s]] * case.world_size, passes={DRY.name: records}

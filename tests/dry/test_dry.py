@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,6 +18,7 @@ import torch.distributed as dist
 from click.testing import CliRunner
 
 from clusterbench.cli import main
+from clusterbench.derive import read
 from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.advice import changes
 from clusterbench.dry.processes import DryRunFailed, dry_ranks
@@ -26,6 +29,7 @@ from clusterbench.engine.launches import Launches
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import DryRank, Held, Sent
 from clusterbench.parallel import active_in, expected_memory, from_options
+from clusterbench.run_folder import RunFolder
 from clusterbench.trainers.ours import Ours
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job
@@ -45,6 +49,19 @@ RANK = DryRank(
     spent_s=1.0,
     process_bytes=360_000_000,
 )
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
 
 
 def words(memory_gb: float, layout: str = "dp2-tp2", **changes: Any) -> str:
@@ -221,6 +238,36 @@ def test_a_mistake_is_one_sentence_and_2(words: list[str], said: str) -> None:
     answer = CliRunner().invoke(main, ["dry-run", *words])
     assert answer.exit_code == 2
     assert said in answer.output
+
+
+def test_what_is_sent_is_told_in_order_and_cut_with_a_word() -> None:
+    layer = [Sent("tp", "all_gather", 2**20, "bfloat16", 2, 1), Sent("tp", "reduce_scatter", 2**20, "bfloat16", 2, 1)]
+    irregular = [Sent("dp", "all_reduce", number, "float32", 2, 1) for number in range(50)]
+    job = make_job("dp2-tp2", shape="llama-8b", seq_len=4096, dtype="bfloat16")
+    lines = dry_text([replace(RANK, sent=layer * 9 + irregular)], job, from_options({}), {3: ""}, 141).splitlines()
+    at = lines.index("  9 times:")
+    assert lines[at - 1].split() == ["#", "sent,", "in", "order", "each"]
+    assert lines[at + 1].split() == ["1", "all_gather", "on", "tp", "1MiB"]
+    assert "and 13 more lines, which the page of --out has" in lines
+
+
+@pytest.mark.gloo
+def test_out_stores_the_step_as_a_run_with_its_page(tmp_path: Path) -> None:
+    out, shape = tmp_path / "run", tmp_path / "config.json"
+    shape.write_text(json.dumps(LLAMA))
+    words = ["dp3-tp2+sp+zero1", "--shape", str(shape), "--seq-len", "64", "--rank", "5", "--gpu", "NVIDIA H200"]
+    answer = CliRunner().invoke(main, ["dry-run", *words, "--set", "recompute=full", "--out", str(out)])
+    assert answer.exit_code == 0, answer.output
+    assert "rank 5 (pp 0, dp 2, cp 0, tp 1) needs 0.00" in answer.output
+    rows = [row for row in read(RunFolder.open(out)).rows if row.metric == "peak_memory"]
+    assert {(row.case, row.detail["source"]) for row in rows} == {("dry_step/1n6/dp3-tp2+sp+zero1", "dry run")}
+    assert "rank 5" in rows[0].basis
+    page = (out / "index.html").read_text()
+    assert "sent, in order" in page
+    assert "1 of 1 case fit the 141 GB of NVIDIA H200" in page
+
+    again = CliRunner().invoke(main, ["dry-run", *words, "--out", str(out)])
+    assert (again.exit_code, "exists and is not empty" in again.output) == (2, True)
 
 
 @pytest.mark.gloo
