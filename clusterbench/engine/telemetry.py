@@ -261,6 +261,8 @@ def _visible_handles() -> tuple[list[Handle], str | None]:
         if cut := len(handles) - len(whole):
             return whole, f"{cut} of {plural(len(handles), 'GPU')} {'is' if cut == 1 else 'are'} {_CUT}"
         return whole, None if whole else "the NVIDIA driver finds no GPU"
+    if not visible.strip():
+        return [], f"CUDA_VISIBLE_DEVICES is empty, which hides {plural(len(handles), 'GPU')}"
     chosen: list[Handle] = []
     for entry in visible.split(","):
         handle = _named(entry.strip(), handles)

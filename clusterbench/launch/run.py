@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from clusterbench.cluster import Cluster, MachineOptions, decide_cluster
+from clusterbench.cluster import Cluster, Found, MachineOptions, decide_cluster
 from clusterbench.derive.at_a_glance import at_a_glance
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
@@ -24,6 +24,7 @@ from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import (
     SECONDS_TO_GATHER,
+    VISIBLE,
     Allocation,
     gather,
     hello,
@@ -193,6 +194,14 @@ class Settled(Exception):
         self.error = error
 
 
+def _of_hidden_gpus(asked: MachineOptions, cluster: Cluster, found: Found) -> str:
+    """What to say where nobody asked for CPU ranks and a variable hides the GPUs, as schedulers set it."""
+    why = found.why_no_gpus or ""
+    if cluster.device == "cuda" or asked.device is not None or not why.startswith(VISIBLE):
+        return ""
+    return f"note: this run has CPU ranks, as {why}; --device cuda insists on GPUs, and --device cpu says it is meant"
+
+
 def _lead(
     agent: Agent,
     plane: HeadPlane,
@@ -212,7 +221,10 @@ def _lead(
         assert suite is not None
         excluded = excluded_hosts(options.exclude, allocation.names)
         hosts = allocation.only(options.hosts, options.num_nodes if launched(plane) else None, excluded)
-        cluster = decide_cluster(options.machine, allocation.found(hosts), _cpu_ranks(options, suite))
+        found = allocation.found(hosts)
+        cluster = decide_cluster(options.machine, found, _cpu_ranks(options, suite))
+        if note := _of_hidden_gpus(options.machine, cluster, found):
+            print(note, file=sys.stderr)
         members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node, hosts), hosts)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)

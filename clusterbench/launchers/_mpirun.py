@@ -25,24 +25,36 @@ class Mpirun(Launcher):
     of_tasks: ClassVar[tuple[str, ...]] = ("-n", "-np", "--n", "--np", "-c")
 
     def hosts_in(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        if option := find(words, _HOSTS):
+        if option := find(_with_hosts_together(words), _HOSTS):
             return [host for host in option.value.split(",") if host]
         if option := find(words, _HOSTFILE):
             return lines_of(option.value)
         return []
 
     def on(self, words: Sequence[str], entries: Sequence[str], scratch: Path) -> list[str]:
-        others = list(words)
+        others = _with_hosts_together(words)
         if not replace(others, _HOSTS, ",".join(entries)):  # a file beside it says more than these names, and stays
             replace(others, _HOSTFILE, _hostfile(entries, scratch))
         return others
 
     def in_common_options(self, words: Sequence[str]) -> list[str]:
-        common = list(words)
+        common = _with_hosts_together(words)
         for names in (self.of_tasks, _HOSTS, _HOSTFILE):
             if option := find(common, names):
                 common[option.index : option.index + (2 if option.before is None else 1)] = [names[0], option.value]
         return common
+
+
+def _with_hosts_together(words: Sequence[str]) -> list[str]:
+    """The command with one option for hosts in place of several, which Open MPI adds up and MPICH refuses."""
+    together = list(words)
+    while (first := find(together, _HOSTS)) and (
+        another := find(together[(at := first.index + (first.before is None)) :], _HOSTS)
+    ):
+        start = at + another.index
+        del together[start : start + (2 if another.before is None else 1)]
+        replace(together, _HOSTS, f"{first.value},{another.value}")
+    return together
 
 
 def _hostfile(entries: Sequence[str], scratch: Path) -> str:

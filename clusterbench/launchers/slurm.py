@@ -45,10 +45,11 @@ class Slurm(Scheduler):
         if is_dealt_out and (named := self._first_of_host_file(environment) or environment.get("MASTER_ADDR")):
             return named
         hosts = list(expand_hosts(environment.get("SLURM_STEP_NODELIST", ""))) or self.hosts(environment)
-        for component in range(int(environment.get("SLURM_HET_SIZE", "0"))):
-            of_component = expand_hosts(environment.get(f"SLURM_JOB_NODELIST_HET_GROUP_{component}", ""))
-            if own := next((host for host in of_component if host in hosts), None):
+        component = 0
+        while (of_component := environment.get(f"SLURM_JOB_NODELIST_HET_GROUP_{component}")) is not None:
+            if own := next((host for host in expand_hosts(of_component) if host in hosts), None):
                 return own
+            component += 1
         return hosts[0] if hosts else super().head(environment)
 
     def _first_of_host_file(self, environment: Mapping[str, str]) -> str | None:

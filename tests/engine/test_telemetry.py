@@ -123,6 +123,7 @@ def test_visible_devices_choose_and_order_as_in_cuda(driver, visible, expected):
     ("visible", "reason"),
     [
         ("0,9", "CUDA_VISIBLE_DEVICES='0,9' ends before '9': the driver has 8 GPUs and none of that name"),
+        ("", "CUDA_VISIBLE_DEVICES is empty, which hides 8 GPUs"),
         ("0,0", "CUDA_VISIBLE_DEVICES='0,0' ends before '0': named twice"),
         ("MIG-1-2", "CUDA_VISIBLE_DEVICES='MIG-1-2' ends before 'MIG-1-2': MIG instances are not supported"),
     ],

@@ -34,6 +34,9 @@ def refusal(text, environment=None):
         ("mpirun -H a:4,b:4 --map-by ppr:4:node", "mpirun -H b:4 --map-by ppr:4:node"),
         ("/opt/mpich/bin/mpiexec.hydra -hosts a,b -ppn 4 -np 8", "/opt/mpich/bin/mpiexec.hydra -hosts b -ppn 4 -np 4"),
         ("mpiexec -hosts a,b -ppn 4", "mpiexec -hosts b -ppn 4"),
+        # as Open MPI adds them up; MPICH says "duplicate host file or host list setting"
+        ("mpirun -host a:4 -n 8 -host b:4", "mpirun -host b:4 -n 4"),
+        ("mpirun --host=a:4 -n 8 -H b:4", "mpirun --host=b:4 -n 4"),
         ("mpirun -np 4 -H a,a,b,b -x 'PATH=/a b'", "mpirun -np 2 -H b,b -x PATH=/a b"),
         ("srun -N2 -n4 -w a,b", "srun -N1 -n2 -w b"),
         ("srun -wa,b --ntasks-per-node=2", "srun --nodes=1 -wb --ntasks-per-node=2"),
@@ -55,6 +58,7 @@ def test_mpiruns_command_for_all_its_hosts_is_as_it_was_written(tmp_path):
         ("mpirun -np 8 -H a:4,b:4 -x PATH", "mpirun -n 8 -host a:4,b:4 -x PATH"),
         ("mpirun --np=8 -hosts=a:4,b:4", "mpirun -n 8 -host a:4,b:4"),
         ("mpirun -n 8 -host a:4,b:4", "mpirun -n 8 -host a:4,b:4"),
+        ("mpirun --host a:4 -n 8 --host b:4", "mpirun -host a:4,b:4 -n 8"),
         ("srun -N2 -n4 -w a,b", "srun -N2 -n4 -w a,b"),
     ],
 )

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from clusterbench.cluster import Cluster, Found, MachineOptions
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import run
 from clusterbench.launch.run import RunOptions
@@ -53,3 +54,13 @@ def test_inside_a_launcher_there_is_nothing_to_continue(monkeypatch, launcher, s
     with pytest.raises(SuiteError) as caught:
         run.run(RunOptions(Path("s.yaml"), on_lost_host="continue"))
     assert str(caught.value) == said
+
+
+def test_cpu_ranks_for_want_of_gpus_that_a_variable_hides_are_told():
+    hidden = Found(why_no_gpus="CUDA_VISIBLE_DEVICES is empty, which hides 8 GPUs")
+    on_cpu, on_gpus = Cluster(1, 2, "cpu"), Cluster(1, 8, "cuda")
+    note = run._of_hidden_gpus(MachineOptions(), on_cpu, hidden)
+    assert note.startswith("note: this run has CPU ranks, as CUDA_VISIBLE_DEVICES is empty, which hides 8 GPUs; ")
+    assert run._of_hidden_gpus(MachineOptions(device="cpu"), on_cpu, hidden) == ""
+    assert run._of_hidden_gpus(MachineOptions(), on_gpus, hidden) == ""
+    assert run._of_hidden_gpus(MachineOptions(), on_cpu, Found(why_no_gpus="no NVIDIA driver")) == ""

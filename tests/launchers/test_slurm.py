@@ -74,6 +74,7 @@ def test_of_a_heterogeneous_job_the_head_is_on_the_first_component():
     assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb[1-3]"}) == "cb3"
     assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb[1-2]"}) == "cb1"  # --het-group=1
     assert SLURM.head({**job, "SLURM_STEP_NODELIST": "cb2"}) == "cb2"
+    assert SLURM.head({**job, "SLURM_HET_SIZE": "two", "SLURM_STEP_NODELIST": "cb[1-3]"}) == "cb3"
 
 
 def test_where_a_host_file_deals_out_the_tasks_the_head_is_on_its_first_line(tmp_path):
