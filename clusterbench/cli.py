@@ -88,7 +88,11 @@ def cluster_options(command: Command) -> Command:
         click.option(
             "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]"
         ),
-        click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes of the allocation.  [default: 1]"),
+        click.option(
+            "--num-nodes",
+            type=click.IntRange(1, 100_000),
+            help="Nodes of the allocation.  [default: 1; elsewhere the fewest that the suite asks for]",
+        ),
         click.option(
             "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
         ),
@@ -186,6 +190,8 @@ def plan(
     asked = load_suite(suite, baseline=baseline)
     machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu, ranks_per_gpu=ranks_per_gpu)
     cluster = decide_cluster(machine, found_here(), asked.cpu.num_ranks)
+    if num_nodes is None and (gpu or gpus_per_node):
+        cluster = replace(cluster, num_nodes=min(asked.on(cluster.device).num_nodes or (1,)))
     is_here = asked.baseline is not None and gpu is None and gpus_per_node is None
     here = fingerprint_of({"hosts": {"this": host_environment()}}) if is_here else None
     made = make_plan(asked, cluster, here, accepted)

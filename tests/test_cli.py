@@ -70,6 +70,14 @@ def test_ranks_that_share_a_gpu_can_be_planned_for(run):
     assert "# 1 node x 1 GPU with 2 ranks each (NVIDIA H200): 2 cases, 1 repeat, 2 refused" in done.stdout
 
 
+def test_of_a_machine_elsewhere_there_are_as_many_nodes_as_the_suite_asks_for_at_least(run, tmp_path):
+    large = tmp_path / "large.yaml"
+    large.write_text("suite: large\nnum_nodes: [4, 64]\nbenchmarks: [{benchmark: all_reduce}]\n")
+    for elsewhere in (("--gpu", "NVIDIA H200"), ("--gpus-per-node", "8")):
+        assert "# 4 nodes x 8 GPUs" in run("plan", str(large), *elsewhere).stdout
+        assert "# 2 nodes x 8 GPUs" in run("plan", "s.yaml", *elsewhere, "--num-nodes", "2").stdout
+
+
 def test_gpus_that_are_here_are_the_default(run, monkeypatch):
     gpus = telemetry.GpuList([telemetry.GpuInfo(0, "NVIDIA H200", None, None, None, None)] * 4)
     monkeypatch.setattr(telemetry, "list_gpus", lambda: gpus)
