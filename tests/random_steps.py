@@ -1,8 +1,8 @@
 """Suites of training steps drawn by a seed: odd models, every layout, options in any combination that nobody refuses.
 
 ``python -m tests.random_steps 4 60 --seed 11 > steps.yaml`` draws 60 steps of 4 ranks, and ``clusterbench run
-steps.yaml --num-ranks 4 --device cpu`` runs them: every one of them is right, so each ``wrong`` is a defect of the step
-or of its proof.
+steps.yaml --num-ranks 4 --device cpu`` runs them; drawn with ``--device cuda`` they are for ``--ranks-per-gpu 4``.
+Every one of them is right, so each ``wrong`` is a defect of the step or of its proof.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import click
 import yaml
@@ -119,23 +119,26 @@ def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> S
     return of
 
 
-def drawn_suite(num_ranks: int, count: int, seed: int, compiled: float = 0.1) -> Setting:
-    """A suite of ``count`` steps that a plan takes; the same for the same arguments."""
+def drawn_suite(
+    num_ranks: int, count: int, seed: int, compiled: float = 0.1, device: Literal["cpu", "cuda"] = "cpu"
+) -> Setting:
+    """A suite of ``count`` steps that a plan takes; the same for the same arguments. On GPUs all ranks share one."""
     rng, layouts = random.Random(seed), sorted(layouts_on(num_ranks), key=_place)
     steps = list[Setting]()
     with TemporaryDirectory() as folder:
         while len(steps) < count:
             step = drawn_step(rng, rng.choice(layouts), compiled)
-            if planned(step, num_ranks, Path(folder) / "suite.yaml"):
-                steps.append(step)
+            if planned(step, num_ranks, Path(folder) / "suite.yaml", device):
+                steps.append(step | ({"settle": False} if device == "cuda" else {}))
     return {"suite": f"random_steps_{num_ranks}_{seed}", "benchmarks": steps}
 
 
-def planned(drawn: Setting, num_ranks: int, place: Path) -> set[str]:
+def planned(drawn: Setting, num_ranks: int, place: Path, device: Literal["cpu", "cuda"] = "cpu") -> set[str]:
     """The identities of its cases; none where it is refused. ``place`` is a file to write."""
     place.write_text(yaml.safe_dump({"suite": "drawn", "benchmarks": [drawn]}, sort_keys=False))
     try:
-        return {case.hash for case in clusterbench.plan(place, clusterbench.Cluster(1, num_ranks, "cpu")).cases}
+        cluster = clusterbench.Cluster(1, num_ranks, device, ranks_per_gpu=1 if device == "cpu" else num_ranks)
+        return {case.hash for case in clusterbench.plan(place, cluster).cases}
     except SuiteError:
         return set()
 
@@ -145,9 +148,10 @@ def planned(drawn: Setting, num_ranks: int, place: Path) -> set[str]:
 @click.argument("count", type=click.IntRange(1, 10_000))
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--compiled", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share that compiles.")
-def main(num_ranks: int, count: int, seed: int, compiled: float) -> None:
-    """Print a suite of COUNT steps of NUM_RANKS ranks."""
-    yaml.safe_dump(drawn_suite(num_ranks, count, seed, compiled), sys.stdout, sort_keys=False)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+def main(num_ranks: int, count: int, seed: int, compiled: float, device: Literal["cpu", "cuda"]) -> None:
+    """Print a suite of COUNT steps of NUM_RANKS ranks, which on a GPU share it."""
+    yaml.safe_dump(drawn_suite(num_ranks, count, seed, compiled, device), sys.stdout, sort_keys=False)
 
 
 if __name__ == "__main__":

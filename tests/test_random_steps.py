@@ -28,3 +28,9 @@ def test_every_step_that_is_drawn_is_planned_and_a_seed_draws_the_same(num_ranks
     assert steps[:2] == drawn_suite(num_ranks, 2, 7)["benchmarks"]
     assert steps[:2] != drawn_suite(num_ranks, 2, 8)["benchmarks"]
     assert all(ParallelLayout.parse(step["layouts"][0]).world_size == num_ranks for step in steps)
+
+
+def test_steps_for_a_gpu_are_planned_for_ranks_that_share_it(tmp_path: Path) -> None:
+    (tmp_path / "steps.yaml").write_text(yaml.safe_dump(drawn_suite(4, 6, 7, device="cuda"), sort_keys=False))
+    plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, 4, "cuda", ranks_per_gpu=4))
+    assert (len(plan.cases), plan.refusals) == (6, ())

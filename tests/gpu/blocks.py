@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 from clusterbench import own_copy
 from clusterbench.cases import Reading
@@ -23,6 +27,7 @@ from tests.gpu import AS_PREDICTED, DIFFERS, FAILED, ROOT, Row, failed, predicti
 from tests.gpu.nccl_probe import STEPS
 from tests.gpu.predictions import judged
 from tests.gpu.session import GRACE_S, Ending, Part, Setting
+from tests.random_steps import drawn_suite
 
 PAGE = "index.html"
 
@@ -35,7 +40,7 @@ ON_ONE_CARD = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MAX_CTA
 Rows = Callable[[Reading, Setting], Iterator[Row]]
 
 
-def all_blocks(device: str) -> dict[str, list[Part]]:
+def all_blocks(device: Literal["cpu", "cuda"]) -> dict[str, list[Part]]:
     """By name, in order."""
     shared = ("--ranks-per-gpu", str(RANKS_PER_GPU)) if device == "cuda" else ()
     probe = Part(
@@ -52,6 +57,7 @@ def all_blocks(device: str) -> dict[str, list[Part]]:
         "tests": [Part("tests", _pytest, _tested, most_s=180, codes=(0, 1))],
         "ladder": [_suite("ladder", "one_gpu", 560, _ladder)],
         "ranks": [probe, _suite("ranks", "one_gpu_ranks", 500, more=shared, environment=ON_ONE_CARD)],
+        "random": [_random(4, device), _random(1, device)],
         "ceilings": [_suite("ceilings", "one_gpu_ceilings", 120, _ceilings)],
         "fake": [_suite("fake", "one_gpu_fake", 480, _lone_ranks)],
         "memory": [_suite("memory", "one_gpu_memory", 500, _memory), Part("memory_dry", _dry, _dry_rows, most_s=240)],
@@ -82,8 +88,11 @@ def _suite(
 
 
 def _clusterbench(suite: str, setting: Setting, *more: str) -> list[str]:
-    path = ROOT / "suites" / f"{suite}.yaml"
-    return own_copy.command("clusterbench", "run", str(path), "--out", str(setting.folder), *more)
+    return _run_command(ROOT / "suites" / f"{suite}.yaml", setting, *more)
+
+
+def _run_command(suite: Path, setting: Setting, *more: str) -> list[str]:
+    return own_copy.command("clusterbench", "run", str(suite), "--out", str(setting.folder), *more)
 
 
 def _reading(setting: Setting) -> Reading:
@@ -304,6 +313,40 @@ def _ceilings(reading: Reading, setting: Setting) -> Iterator[Row]:
                 case = history.case
                 prediction = predictions.ceiling(_gpu(setting), case.benchmark, case.point, row.metric)
                 yield judged(_label(setting.folder.name, case.id, row.metric), row.value, row.unit, prediction)
+
+
+# Steps that nobody chose
+
+DRAWN = {"cpu": 2, "cuda": 40}
+"""How many, of each number of ranks: on a card as many as find time."""
+
+
+def _random(num_ranks: int, device: Literal["cpu", "cuda"]) -> Part:
+    """Steps drawn anew each day: all of them are right, so what is called wrong is a defect."""
+    name = f"random{num_ranks}"
+    ranks = ("--num-ranks", str(num_ranks))
+    if device == "cuda":
+        ranks = ("--gpus-per-node", "1", "--ranks-per-gpu", str(num_ranks))
+
+    def command(setting: Setting) -> list[str]:
+        suite = setting.folder.with_suffix(".yaml")
+        seed = datetime.now(UTC).toordinal()
+        drawn = drawn_suite(num_ranks, DRAWN[device], seed, compiled=0.2 if device == "cuda" else 0.0, device=device)
+        suite.write_text(yaml.safe_dump(drawn, sort_keys=False))
+        limit = f"{max(1, int(setting.limit_s - GRACE_S))}s"
+        return _run_command(suite, setting, "--device", device, *ranks, "--time-limit", limit)
+
+    return Part(name, command, _drawn_rows, most_s=150, environment=ON_ONE_CARD if num_ranks > 1 else {})
+
+
+def _drawn_rows(setting: Setting, ending: Ending) -> list[Row]:
+    """What had no time left is no fault."""
+    reading, name = _reading(setting), setting.folder.name
+    ended = [history for history in reading.histories if history.outcome is not None]
+    bad = [history for history in ended if history.status not in ("ok", "skipped")]
+    whole = f"{len(ended) - len(bad)} of {len(ended)}, {len(reading.histories) - len(ended)} not run"
+    rows = [Row(f"{name}, right", whole, "all", FAILED if bad or not ended else AS_PREDICTED)]
+    return rows + [failed(_label(name, each.case.id), each.status, _reason(each), "ok") for each in bad]
 
 
 # Tests of the code that only a GPU runs

@@ -1,4 +1,4 @@
-"""Blocks one after the other under one budget; whatever a process does, its block is a row and the rest still runs.
+"""Blocks under one budget, alone or beside one another; whatever a process does, its block is a row, the rest runs.
 
 ``results.json`` and ``table.txt`` are replaced after every process: a session that is killed leaves what it had.
 A session in the same folder goes on with it: blocks that it runs replace those of before, and their folders stay.
@@ -12,8 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -154,6 +155,7 @@ class Session:
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         self._ends_s = self.now_s() + self.budget_s
+        self._one_at_a_time = threading.Lock()
         before = self._before()
         self.results = {
             "device": self.device,
@@ -171,16 +173,40 @@ class Session:
             return {}
         return dict(results["parts"]) if results["device"] == self.device else {}
 
-    def run(self, blocks: Mapping[str, Sequence[Part]]) -> None:
-        for parts in blocks.values():
-            closed_by = ""
-            for part in parts:
-                if closed_by:
-                    self._record(part, Ending("not started", last_words=f"{closed_by} did not pass"), [])
-                    continue
-                ending = self._run(part)
-                if part.is_gate and (ending.how, ending.code) != ("ended", 0):
-                    closed_by = part.name
+    def run(self, blocks: Mapping[str, Sequence[Part]], beside: Collection[str] = ()) -> None:
+        """Runs ``beside`` one another the blocks that are named so, first; then each other one on its own."""
+        self._run_together([parts for name, parts in blocks.items() if name in beside])
+        for name, parts in blocks.items():
+            if name not in beside:
+                self._run_block(parts)
+
+    def _run_together(self, blocks: Sequence[Sequence[Part]]) -> None:
+        """A thread each; when this process ends, the threads do, and with them the processes that they started."""
+        faults = list[Exception]()
+
+        def run(parts: Sequence[Part]) -> None:
+            try:
+                self._run_block(parts)
+            except Exception as error:  # noqa: BLE001  it is raised where the others are done
+                faults.append(error)
+
+        threads = [threading.Thread(target=run, args=(parts,), daemon=True) for parts in blocks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if faults:
+            raise faults[0]
+
+    def _run_block(self, parts: Sequence[Part]) -> None:
+        closed_by = ""
+        for part in parts:
+            if closed_by:
+                self._record(part, Ending("not started", last_words=f"{closed_by} did not pass"), [])
+                continue
+            ending = self._run(part)
+            if part.is_gate and (ending.how, ending.code) != ("ended", 0):
+                closed_by = part.name
 
     @property
     def rows(self) -> list[Row]:
@@ -195,8 +221,7 @@ class Session:
         if limit_s < LEAST_S:
             return self._record(part, Ending("no time left"), [])
         setting = Setting(self.device, self._folder(part.name), limit_s, self.machine)
-        self.results["parts"][part.name] = {"how": "running", "limit_s": limit_s, "rows": []}
-        self._write()
+        self._note(part.name, {"how": "running", "limit_s": limit_s, "rows": []})
         log = setting.folder.with_suffix(".log")
         print(f"{part.name}: at most {limit_s:.0f} s ...", file=sys.stderr, flush=True)
         ending = self.run_process(part.command(setting), log, environment_for(part.environment), limit_s)
@@ -217,9 +242,13 @@ class Session:
 
     def _record(self, part: Part, ending: Ending, rows: Sequence[Row]) -> Ending:
         whole = [*_rows_of(part, ending), *rows]
-        self.results["parts"][part.name] = {**asdict(ending), "rows": [asdict(row) for row in whole]}
-        self._write()
+        self._note(part.name, {**asdict(ending), "rows": [asdict(row) for row in whole]})
         return ending
+
+    def _note(self, part: str, record: Mapping[str, Any]) -> None:
+        with self._one_at_a_time:
+            self.results["parts"][part] = record
+            self._write()
 
     def _write(self) -> None:
         for name, text in ((RESULTS, json.dumps(self.results, indent=1)), ("table.txt", table(self.rows))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,35 @@ def test_behind_a_gate_that_is_shut_nothing_is_started(tmp_path: Path) -> None:
     ran.run({"ranks": [part("probe", 1e9, is_gate=True), part("ranks")], "next": [part("next")]})
     assert there.limits_s.keys() == {"probe", "next"}
     assert faults(ran)[1] == ("ranks", "not started", "probe did not pass")
+
+
+def test_blocks_beside_one_another_come_first_and_under_one_clock(tmp_path: Path) -> None:
+    there, met = Machine(), threading.Barrier(2, timeout=30)
+
+    def run(command: Sequence[str], *arguments: Any) -> Ending:
+        if command[0] in ("a", "c"):
+            met.wait()  # neither ends before the other has begun
+        return there.run(command, *arguments)
+
+    ran = Session(tmp_path, "cuda", 200, run_process=run, now_s=there.clock)
+    ran.run({name: [part(name)] for name in "abcd"}, beside=("a", "c"))
+    assert list(there.limits_s)[2:] == ["b", "d"]
+    assert {name: left["how"] for name, left in ran.results["parts"].items()} == dict.fromkeys("acbd", "ended")
+    assert json.loads((tmp_path / "results.json").read_text())["parts"].keys() == set("abcd")
+
+
+def test_what_goes_wrong_in_a_block_beside_others_is_raised_when_these_are_done(tmp_path: Path) -> None:
+    there = Machine()
+
+    def run(command: Sequence[str], *arguments: Any) -> Ending:
+        if command[0] == "a":
+            raise OSError("no space left")
+        return there.run(command, *arguments)
+
+    ran = Session(tmp_path, "cuda", 200, run_process=run, now_s=there.clock)
+    with pytest.raises(OSError, match="no space left"):
+        ran.run({name: [part(name)] for name in "ab"}, beside=("a", "b"))
+    assert ran.results["parts"]["b"]["how"] == "ended"
 
 
 def test_results_that_are_cut_off_cost_their_own_block_alone(tmp_path: Path) -> None:
