@@ -110,6 +110,34 @@ SUM host_device_latency_sm 1552.75
 
 """
 
+NVBANDWIDTH_BOTH_WAYS = """\
+nvbandwidth Version: v0.8
+
+Running device_to_device_bidirectional_memcpy_write_ce.
+memcpy CE GPU(row) <-> GPU(column) Write1 bandwidth (GB/s)
+           0         1
+ 0       N/A    250.10
+ 1    251.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_write1 501.30
+
+memcpy CE GPU(row) <-> GPU(column) Write2 bandwidth (GB/s)
+           0         1
+ 0       N/A    249.90
+ 1    240.00       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_write2 489.90
+
+memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A    500.00
+ 1    491.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_total 991.20
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+
 NCCL_TESTS = """\
 # nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807
 # Collective test starting: all_reduce_perf

@@ -195,6 +195,19 @@ def test_nvbandwidth_a_row_of_totals_has_no_peers():
     assert nvbandwidth.parse(text)["all_to_one_write_ce"].cells == {(0, 0): 310.5e9, (0, 1): 311.25e9}
 
 
+def test_nvbandwidth_three_matrices_of_one_test_have_names_of_their_own():
+    matrices = nvbandwidth.parse(printed.NVBANDWIDTH_BOTH_WAYS)
+    test = "device_to_device_bidirectional_memcpy_write_ce"
+    assert {name: matrix.cells[1, 0] for name, matrix in matrices.items()} == {
+        f"{test}_write1": 251.2e9,
+        f"{test}_write2": 240e9,
+        f"{test}_total": 491.2e9,
+    }
+    assert refused(nvbandwidth.parse, printed.NVBANDWIDTH_BOTH_WAYS.replace("Write2", "Write1")).startswith(
+        "nvbandwidth printed a title that cannot be read: "
+    )
+
+
 def test_nvbandwidth_a_title_that_is_cut_is_refused():
     message = refused(nvbandwidth.parse, printed.NVBANDWIDTH.replace("memcpy CE GPU(row)", "PU(row)"))
     assert message == "nvbandwidth printed a title that cannot be read: 'PU(row) <- GPU(column) bandwidth (GB/s)'"
