@@ -76,6 +76,30 @@ gdr_copy_from_mapping           4         1.7200
 unmapping buffer
 """
 
+COPYLAT_MEDIANS = """\
+GPU id:0; name: Some GPU; Bus id: 0000:01:00
+
+gdr_copy_to_mapping num iters for each size: 1000
+WARNING: Measuring the API invocation overhead as observed by the CPU. Data might not be ordered all the way to the GPU \
+internal visibility.
+Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
+gdr_copy_to_mapping \t        1 \t      0.0889 \t      0.0881
+gdr_copy_to_mapping \t        2 \t      0.0884 \t      0.0880
+
+gdr_copy_from_mapping num iters for each size: 100
+Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
+gdr_copy_from_mapping \t        1 \t      0.9100 \t      0.9000
+gdr_copy_from_mapping \t        2 \t      1.7100 \t      1.7000
+unmapping buffer
+"""
+
+PPLAT_MEDIAN = """\
+selecting device 0
+Benchmark mode: CPU produces and GPU consumes
+Round-trip latency per iteration is (min) 1.05, (median) 1.25 us
+closing gdrdrv
+"""
+
 PPLAT = """\
 selecting device 0
 CPU does gdr_copy_to_mapping and GPU writes back via cuMemHostAlloc'd buffer.

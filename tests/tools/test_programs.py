@@ -140,6 +140,21 @@ def test_gdrcopy_round_trip():
     assert gdrcopy.parse_pplat(printed.PPLAT) == 1.25e-6
 
 
+def test_gdrcopy_from_2_6_on_prints_medians_and_the_lowest():
+    latency = gdrcopy.parse_copylat(printed.COPYLAT_MEDIANS)
+    assert latency.write_s == pytest.approx({1: 0.0889e-6, 2: 0.0884e-6})
+    assert latency.read_s == pytest.approx({1: 0.91e-6, 2: 1.71e-6})
+    assert gdrcopy.parse_pplat(printed.PPLAT_MEDIAN) == 1.25e-6
+
+
+def test_gdrcopy_a_median_below_the_lowest_is_refused():
+    message = refused(gdrcopy.parse_copylat, printed.COPYLAT_MEDIANS.replace("0.0880", "0.1880"))
+    assert message.startswith("gdrcopy_copylat printed a median below the lowest time: 'gdr_copy_to_mapping")
+    assert refused(gdrcopy.parse_pplat, printed.PPLAT_MEDIAN.replace("1.05", "2.05")).startswith(
+        "gdrcopy_pplat printed a median below the lowest time: 'Round-trip"
+    )
+
+
 def test_gdrcopy_a_bandwidth_printed_twice_is_refused():
     message = refused(gdrcopy.parse_copybw, printed.COPYBW + "write BW: 9.5MB/s\n")
     assert message.startswith("gdrcopy_copybw printed no write and read bandwidth of one size: ")
