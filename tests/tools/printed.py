@@ -24,7 +24,7 @@ PERFTEST_GIGABITS = """\
 PERFTEST_BIDIRECTIONAL = """\
                     RDMA_Write Bidirectional BW Test
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
- 65536      5000             46895.00           46875.00             0.375000
+ 65536      5000             46895.00           46875.00             0.750000
 """
 
 PERFTEST_LATENCY = """\
@@ -80,8 +80,8 @@ COPYLAT_MEDIANS = """\
 GPU id:0; name: Some GPU; Bus id: 0000:01:00
 
 gdr_copy_to_mapping num iters for each size: 1000
-WARNING: Measuring the API invocation overhead as observed by the CPU. Data might not be ordered all the way to the GPU \
-internal visibility.
+WARNING: Measuring the API invocation overhead as observed by the CPU. Data might not be ordered all the way to \
+the GPU internal visibility.
 Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
 gdr_copy_to_mapping \t        1 \t      0.0889 \t      0.0881
 gdr_copy_to_mapping \t        2 \t      0.0884 \t      0.0880

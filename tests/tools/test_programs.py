@@ -36,9 +36,32 @@ def test_perftest_gigabits_are_read_from_the_header_and_no_peak_is_none():
     assert row.peak_bytes_per_s is None
 
 
-def test_perftest_both_directions_count_in_the_bandwidth():
+def test_perftest_both_directions_count_in_bandwidth_and_rate():
     (row,) = perftest.parse(printed.PERFTEST_BIDIRECTIONAL)
-    assert row.bytes_per_s == 46875 * 2**20
+    assert (row.bytes_per_s, row.messages_per_s) == (46875 * 2**20, 750_000.0)
+    before_2013 = printed.PERFTEST_BIDIRECTIONAL.replace("0.750000", "0.375000")
+    assert perftest.parse(before_2013)[0].bytes_per_s == row.bytes_per_s
+    message = refused(perftest.parse, printed.PERFTEST_BIDIRECTIONAL.replace("MB/sec", "Gb/sec"))
+    assert message.startswith("perftest printed a bandwidth of 5.859e+12 B/s, but 7.5e+05 messages of 65536 bytes")
+
+
+@pytest.mark.parametrize(
+    ("average", "printed_rate", "rate"), [("1800.00", "0.000001", 0.8789), ("900.00", "0.000000", 0.4395)]
+)
+def test_perftest_the_rate_of_few_large_messages_is_not_rounded(average, printed_rate, rate):
+    row = f" 2147483648 5  0.00  {average}  {printed_rate}\n"
+    *_, last = perftest.parse(printed.PERFTEST_BANDWIDTH + row)
+    assert last.messages_per_s == pytest.approx(rate, rel=1e-3)
+    small = " 64 1000  0.00  0.05  0.000900\n"  # of small messages the bandwidth is what is rounded
+    assert perftest.parse(printed.PERFTEST_BANDWIDTH + small)[-1].messages_per_s == 900
+
+
+@pytest.mark.parametrize("text", [printed.PERFTEST_BANDWIDTH, printed.PERFTEST_LATENCY])
+def test_perftest_a_last_row_without_an_end_is_read_where_it_is_whole(text):
+    table = text.removesuffix(f"{87 * '-'}\n").rstrip()
+    assert perftest.parse(table) == perftest.parse(text)
+    message = refused(perftest.parse, table[:-1])
+    assert message.startswith("perftest's last line has no end, so it may be cut in a number: '")
 
 
 def test_perftest_latency_has_percentiles_and_no_deviation():
