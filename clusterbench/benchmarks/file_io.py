@@ -121,8 +121,16 @@ class FileIo(Benchmark):
             with on_disk(point["path"]):
                 blocks.write(files[0].descriptor)
 
+        def confirm_writing(is_first: bool) -> Mapping[str, float]:
+            """What the last iteration left on the disk."""
+            if not is_first:
+                return {}
+            with on_disk(point["path"]):
+                leave_cache(files[0].descriptor)
+                return blocks.compare(files[0].descriptor)
+
         if point["operation"] == "write":
-            return Step(run=write, check=check_writing)
+            return Step(run=write, check=check_writing, confirm=confirm_writing)
         target = torch.empty(size_bytes // WORD_BYTES, dtype=torch.int64, device=rig.device) if to_device else None
 
         def read(descriptor: int) -> None:
