@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clusterbench.benchmarks import Benchmark
 from clusterbench.benchmarks._files import OpenFile, cache_category, cache_evidence, expect_room, leave_cache, on_disk
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
-from clusterbench.errors import DiskError, NotHere
+from clusterbench.errors import NotHere, WrongResult
 from clusterbench.options import option
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
@@ -262,5 +262,8 @@ class _Blocks:
         while done < self.block_bytes:
             moved = call(view[done:], block * self.block_bytes + done)
             if not moved:
-                raise DiskError(f"the file ends in block {block}, {self.num_blocks} were written")
+                raise WrongResult(
+                    f"a file gave wrong results on rank {self.rig.rank} (host {self.rig.host}): it ends in block "
+                    f"{block}, {self.num_blocks} were written."
+                )
             done += moved

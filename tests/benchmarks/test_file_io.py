@@ -115,7 +115,9 @@ def test_writing_that_ends_early_is_found_behind_the_clock(tmp_path, monkeypatch
     assert step.confirm(True) == {"wrong_elements": 0.0}
     monkeypatch.setattr(os, "pwrite", lambda file, part, at: real(file, part, at) if at < 32 * KIB else len(part))
     step.run()
-    with pytest.raises(DiskError, match=r"the file ends in block 2, 4 were written"):
+    with pytest.raises(
+        WrongResult, match=r"a file gave wrong results on rank 2 .*: it ends in block 2, 4 were written"
+    ):
         step.confirm(True)
 
 
