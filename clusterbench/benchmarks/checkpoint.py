@@ -49,7 +49,8 @@ class Checkpoint(Benchmark):
     kernel what is left: ``cold``, ``cached``, or ``unverified``. An asynchronous save first copies everything to host
     memory, and its blocking time is until the step could go on; its transfer time is the whole of it.
 
-    Every element is compared after a load. The folder must be on a file system that all hosts share.
+    Every element is compared after a load, before anything is timed and once behind it: what the last iteration saved
+    is loaded again. The folder must be on a file system that all hosts share.
 
     With ``shape`` it is the checkpoint of a model: as many tensors and bytes as its weights and AdamW's two moments,
     each in its rows over all ranks. A layout that copies them saves no more of them, since of copies one is saved.
@@ -124,10 +125,11 @@ class Checkpoint(Benchmark):
         model = _Model(rig, point)
         saved: list[_Saved] = []
         blocking: list[float] = []
-        turn = count()
+        turn, places_saved = count(), list[Path]()
 
         def next_place() -> Path:
-            return saved[0].path / str(next(turn))
+            places_saved.append(saved[0].path / str(next(turn)))
+            return places_saved[-1]
 
         def run_save() -> None:
             with saved[0].removed_on_error():
@@ -158,17 +160,28 @@ class Checkpoint(Benchmark):
                 places = [saved[0].path / str(number) for number in range(int(point["checkpoints"]))]
                 for place in places:
                     model.save(place)
+                model.clear()
                 return {**evidence, **_dropped(rig.rank, places)}
 
+        def confirm(is_first: bool) -> Mapping[str, float]:
+            """What the last iteration saved, loaded once more, or what those that are timed loaded."""
+            if not is_first:
+                return {}
+            with saved[0].removed_on_error():
+                if places_saved:
+                    model.clear()
+                    model.load(places_saved[-1])
+                return model.compare()
+
         if point["operation"] == "load":
-            return Step(run=run_load, check=check)
+            return Step(run=run_load, check=check, confirm=confirm)
         if point["operation"] == "save":
-            return Step(run=run_save, check=check)
+            return Step(run=run_save, check=check, confirm=confirm)
 
         def samples() -> Mapping[str, list[float]]:
             return {"blocking_time": blocking[-int(point["timed"]) :]}
 
-        return Step(run=run_async_save, check=check, passes={SAMPLES: samples})
+        return Step(run=run_async_save, check=check, passes={SAMPLES: samples}, confirm=confirm)
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:

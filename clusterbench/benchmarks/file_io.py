@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clusterbench.benchmarks import Benchmark
 from clusterbench.benchmarks._files import OpenFile, cache_category, cache_evidence, expect_room, leave_cache, on_disk
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
-from clusterbench.errors import DiskError, NotHere
+from clusterbench.errors import NotHere, WrongResult
 from clusterbench.options import option
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
@@ -121,8 +121,16 @@ class FileIo(Benchmark):
             with on_disk(point["path"]):
                 blocks.write(files[0].descriptor)
 
+        def confirm_writing(is_first: bool) -> Mapping[str, float]:
+            """What the last iteration left on the disk."""
+            if not is_first:
+                return {}
+            with on_disk(point["path"]):
+                leave_cache(files[0].descriptor)
+                return blocks.compare(files[0].descriptor)
+
         if point["operation"] == "write":
-            return Step(run=write, check=check_writing)
+            return Step(run=write, check=check_writing, confirm=confirm_writing)
         target = torch.empty(size_bytes // WORD_BYTES, dtype=torch.int64, device=rig.device) if to_device else None
 
         def read(descriptor: int) -> None:
@@ -254,5 +262,8 @@ class _Blocks:
         while done < self.block_bytes:
             moved = call(view[done:], block * self.block_bytes + done)
             if not moved:
-                raise DiskError(f"the file ends in block {block}, {self.num_blocks} were written")
+                raise WrongResult(
+                    f"a file gave wrong results on rank {self.rig.rank} (host {self.rig.host}): it ends in block "
+                    f"{block}, {self.num_blocks} were written."
+                )
             done += moved

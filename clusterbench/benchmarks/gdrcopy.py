@@ -33,15 +33,16 @@ class Gdrcopy(ToolBenchmark):
     """How fast a CPU writes and reads mapped GPU memory, node by node.
 
     ``copybw`` runs once a size; ``copylat`` measures every power of two up to ``max_size`` in one run, told apart by
-    ``part``. Its latencies are those of the call: a write may not have reached the GPU yet.
+    ``part``. Its latencies are those of the call: a write may not have reached the GPU yet. Times are means up to
+    gdrcopy 2.5, and medians from 2.6 on.
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("write_bandwidth", "B/s", "higher", "bytes per second from host to GPU memory, by one CPU thread"),
         MetricKind("read_bandwidth", "B/s", "higher", "bytes per second from GPU to host memory, by one CPU thread"),
-        MetricKind("write_latency", "s", "lower", "mean time of one call to write so many bytes (part)"),
-        MetricKind("read_latency", "s", "lower", "mean time of one call to read so many bytes (part)"),
-        MetricKind("round_trip", "s", "lower", "CPU writes a flag and the GPU answers, mean"),
+        MetricKind("write_latency", "s", "lower", "time of one call to write so many bytes (part), mean or median"),
+        MetricKind("read_latency", "s", "lower", "time of one call to read so many bytes (part), mean or median"),
+        MetricKind("round_trip", "s", "lower", "CPU writes a flag and the GPU answers, mean or median"),
     )
     install: ClassVar[str] = "build gdrcopy and load its module gdrdrv: docs/rdma.md"
     absent: ClassVar[Mapping[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -13,12 +14,16 @@ from clusterbench.options import later_values, option
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 
 if TYPE_CHECKING:
+    import torch
+
     from clusterbench.engine.rig import Rig
 
 BURST = "burst_flops_per_s_per_rank"
 """The metric that stands beside the sustained rate; no utilization is held against it."""
 
 _CHECKED_ROWS = 64
+_SUMMED_AT_ONCE = 2**24
+_WEIGHTS = 7
 
 _FLOAT8_MULTIPLE = 16
 """Of which every length of a product of eight-bit floats has to be one, on GPUs."""
@@ -137,9 +142,11 @@ class Matmul(SustainedBenchmark):
             return torch.randn(rows, columns, generator=generator, device=rig.device).to(kind)
 
         def small_whole_numbers(rows: int, columns: int) -> torch.Tensor:
-            # One in eight is 1 or -1: every partial sum stays a small whole number, exact in any dtype and any order.
-            eighths = torch.randint(-8, 9, (rows, columns), generator=generator, device=rig.device)
-            return eighths.div(8, rounding_mode="trunc").float().to(kind)
+            # One in eight is 1 or -1, of long sums fewer: every partial sum stays a small whole number, exact in any
+            # dtype and any order.
+            one = max(8, math.isqrt(k // 512))
+            parts = torch.randint(-one, one + 1, (rows, columns), generator=generator, device=rig.device)
+            return parts.div(one, rounding_mode="trunc").float().to(kind)
 
         def second(b: torch.Tensor) -> torch.Tensor:
             return b.t().contiguous().t() if dtype == "float8" else b  # there its columns have to lie together
@@ -168,7 +175,11 @@ class Matmul(SustainedBenchmark):
             return product(a_MK, b_KN)
 
         def proven() -> Mapping[str, float]:
-            """Of the very operands that are timed, filled with other numbers."""
+            """Of the very operands that are timed, filled with other numbers.
+
+            Some rows are compared element by element, and of all rows the sums with a weight for each column, which
+            are known without the product: one wrong element anywhere shows in them. Freivalds 1977.
+            """
             whole_MK, whole_KN = small_whole_numbers(m, k), small_whole_numbers(k, n)
             a_MK.copy_(whole_MK)
             b_KN.copy_(whole_KN)
@@ -177,7 +188,11 @@ class Matmul(SustainedBenchmark):
             rows = slice(None, None, max(1, m // _CHECKED_ROWS))  # evenly spread
             expected = torch.mm(whole_MK[rows].double(), whole_KN.double())
             got = product_MN[rows].double()
-            return rig.expect_equal("matmul", got, expected * _SCALE**2 if dtype == "float8" else expected)
+            factor = _SCALE**2 if dtype == "float8" else 1.0
+            rig.expect_equal("matmul", got, expected * factor)
+            weights = 1 + torch.arange(n, dtype=torch.float64, device=rig.device) % _WEIGHTS
+            sums = _weighted(whole_MK, _weighted(whole_KN, weights)) * factor
+            return rig.expect_equal("matmul, summed by rows,", _weighted(product_MN, weights), sums)
 
         def check() -> Mapping[str, float]:
             evidence = proven()
@@ -197,6 +212,14 @@ class Matmul(SustainedBenchmark):
         if first := burst(observation):
             rates = flops / first.value, flops / first.high, flops / first.low
             yield Metric(BURST, "FLOP/s", *rates, first.n, basis="lasts for milliseconds; no training step sees it")
+
+
+def _weighted(matrix: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Each row's sum with a weight for each column, in float64: exact, of whole numbers."""
+    import torch
+
+    step = max(1, _SUMMED_AT_ONCE // matrix.shape[1])
+    return torch.cat([matrix[row : row + step].double() @ weights for row in range(0, len(matrix), step)])
 
 
 def _shape(point: Point) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -50,19 +50,30 @@ _ONE_WAY = {
 }
 """Tests of one copy at a time in one direction, and the link that it crosses."""
 
+_BOTH_WAYS = {
+    "device_to_device_bidirectional_memcpy_read_ce": ("read1", "read2", "total"),
+    "device_to_device_bidirectional_memcpy_write_ce": ("write1", "write2", "total"),
+}
+"""Tests that print each direction and the total, from nvbandwidth 0.6 on; before that the first direction alone."""
+
+_ROUNDED_BYTES_PER_S = 0.02e9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Nvbandwidth(ToolBenchmark):
     """How fast each GPU of a node copies from and to the host and each other GPU, node by node.
 
     Tests of ``ce`` use a copy engine, those of ``sm`` a kernel, whose packets are smaller and whose figures are lower.
-    ``part`` is row to column of nvbandwidth's matrix.
+    ``part`` is row to column of nvbandwidth's matrix. Of both directions at once ``bandwidth`` is that of one of them;
+    between GPUs nvbandwidth 0.6 and newer print the sum as well.
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("bandwidth", "B/s", "higher", "median over the cells of the matrix"),
         MetricKind("lowest_bandwidth", "B/s", "higher", "slowest cell of the matrix"),
         MetricKind("pair_bandwidth", "B/s", "higher", "one cell: bytes per second between row and column (part)"),
+        MetricKind("bandwidth_both", "B/s", "higher", "both directions at once, summed: median over the cells"),
+        MetricKind("pair_bandwidth_both", "B/s", "higher", "one cell of the same: between row and column (part)"),
         MetricKind("latency", "s", "lower", "median over the cells of the matrix: one dependent access"),
         MetricKind("highest_latency", "s", "lower", "slowest cell of the matrix"),
         MetricKind("pair_latency", "s", "lower", "one cell: one dependent access between row and column (part)"),
@@ -117,16 +128,42 @@ class Nvbandwidth(ToolBenchmark):
         if any(line.strip().lower().startswith("waived") for line in text.splitlines()):
             raise NotHere(f"nvbandwidth waived {point['test']}: this node has not the GPUs or the links for it")
         matrices = nvbandwidth.parse(text)
-        if [*matrices] != [point["test"]]:
-            raise ToolError(f"nvbandwidth was asked for {point['test']} and printed {', '.join(matrices)}")
-        matrix = matrices[str(point["test"])]
-        cells = matrix.cells
-        if not cells:
-            raise NotHere(f"nvbandwidth has no pair to measure for {point['test']}: one GPU has no peer")
+        test = str(point["test"])
+        if [*matrices] == [f"{test}_{word}" for word in _BOTH_WAYS.get(test, ())]:
+            return _both_ways(test, [*matrices.values()])
+        if [*matrices] != [test]:
+            raise ToolError(f"nvbandwidth was asked for {test} and printed {', '.join(matrices)}")
+        matrix = matrices[test]
+        cells = _cells(test, matrix)
         if matrix.unit == "B/s":
             name, extreme, worst = "bandwidth", "lowest_bandwidth", min(cells.values())
         else:
             name, extreme, worst = "latency", "highest_latency", max(cells.values())
         figures = {name: statistics.median(cells.values()), extreme: worst}
-        pairs = {metric_key(f"pair_{name}", part=f"{row}to{column}"): cells[row, column] for row, column in cells}
-        return figures | (pairs if len(cells) > 1 else {})
+        return figures | (_pairs(f"pair_{name}", cells) if len(cells) > 1 else {})
+
+
+def _both_ways(test: str, matrices: Sequence[nvbandwidth.Matrix]) -> Figures:
+    """Of each direction while the other is under way, and of their sum. Cells are those of the first direction."""
+    first, second, both = (_cells(test, matrix) for matrix in matrices)
+    for pair, rate in both.items():
+        if abs(first.get(pair, 0.0) + second.get(pair, 0.0) - rate) > _ROUNDED_BYTES_PER_S:
+            raise ToolError(f"nvbandwidth printed a total of {test} that is not that of its directions: {pair}")
+    rates = [*first.values(), *second.values()]
+    return {
+        "bandwidth": statistics.median(rates),
+        "lowest_bandwidth": min(rates),
+        "bandwidth_both": statistics.median(both.values()),
+        **_pairs("pair_bandwidth", first),
+        **_pairs("pair_bandwidth_both", both),
+    }
+
+
+def _cells(test: str, matrix: nvbandwidth.Matrix) -> Mapping[tuple[int, int], float]:
+    if not matrix.cells:
+        raise NotHere(f"nvbandwidth has no pair to measure for {test}: one GPU has no peer")
+    return matrix.cells
+
+
+def _pairs(name: str, cells: Mapping[tuple[int, int], float]) -> dict[str, float]:
+    return {metric_key(name, part=f"{row}to{column}"): rate for (row, column), rate in cells.items()}

@@ -88,7 +88,7 @@ class SmallFiles(Benchmark):
         }
         operation = operations[point["operation"]]
         is_used_up = len(places) > 1
-        turn = count(1 if is_used_up else 0)
+        turn, timed = count(1 if is_used_up else 0), list[Path]()
 
         def check() -> Mapping[str, float]:
             with folder.removed_on_error():
@@ -101,19 +101,31 @@ class SmallFiles(Benchmark):
                     files.create(place)
                 files.compare(places[0])
                 operation(places[0])
-                left, expected = len(os.listdir(places[0])), 0 if point["operation"] == "delete" else files.number
-                if left != expected:
-                    raise WrongResult(
-                        f"{point['operation']} gave wrong results on rank {rig.rank} (host {rig.host}): {places[0]} "
-                        f"holds {left} files, expected {expected}."
-                    )
+                expect_number(places[0])
             return {"wrong_files": 0.0}
+
+        def expect_number(place: Path) -> None:
+            left, expected = len(os.listdir(place)), 0 if point["operation"] == "delete" else files.number
+            if left != expected:
+                raise WrongResult(
+                    f"{point['operation']} gave wrong results on rank {rig.rank} (host {rig.host}): {place} holds "
+                    f"{left} files, expected {expected}."
+                )
 
         def run() -> None:
             with folder.removed_on_error():
-                operation(places[next(turn) if is_used_up else 0])
+                timed.append(places[next(turn) if is_used_up else 0])
+                operation(timed[-1])
 
-        return Step(run=run, check=check)
+        def confirm(is_first: bool) -> Mapping[str, float]:
+            """What the last iteration left in its folder."""
+            with folder.removed_on_error():
+                expect_number(timed[-1])
+                if is_first and point["operation"] == "create":
+                    files.compare(timed[-1])
+            return {"wrong_files": 0.0}
+
+        return Step(run=run, check=check, confirm=confirm)
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:

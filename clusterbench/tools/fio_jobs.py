@@ -22,7 +22,7 @@ _RATE = re.compile(
     r"\((?P<rate>[\d.]+)(?P<unit>[kMGT]?B)/s\)"
     r"\((?P<moved>[\d.]+)(?P<of>(?:[KMGTP]i|[kMGT])?B)/(?P<time>\d+)msec\)?.*"
 )
-_LATENCY = re.compile(r"clat \((?P<unit>nsec|usec|msec)\): min=.*?avg=\s*(?P<mean>[\d.]+).*")
+_LATENCY = re.compile(r"clat \((?P<unit>nsec|usec|msec)\): min=.*?avg=\s*(?P<mean>[\d.]+), stdev=.*")
 _PERCENTILES = re.compile(r"clat percentiles \((?P<unit>nsec|usec|msec)\):")
 _PERCENTILE = re.compile(r"(\d+\.\d+)th=\[\s*(\d+)\]")
 _SECONDS = {"nsec": 1e-9, "usec": 1e-6, "msec": 1e-3}
@@ -62,7 +62,7 @@ def parse(text: str) -> tuple[FioJob, ...]:
     Raises
     ------
     ToolError
-        If it is cut, moved nothing, or a rate is not the bytes over the time.
+        If it is cut, moved nothing, holds several runs, or a rate is not the bytes over the time.
     """
     jobs = tuple(_of_json(text) if '"fio version"' in text else _of_text(text))
     if not jobs:
@@ -118,7 +118,10 @@ def _direction(
 
 def _of_text(text: str) -> Iterator[FioJob]:
     """The lines of each job up to the next; the sums of all jobs at the end are left alone."""
-    lines = text.partition("Run status group")[0].splitlines()
+    run, _, behind = text.partition("Run status group")
+    if any(map(_JOB.fullmatch, map(str.strip, behind.splitlines()))):
+        raise ToolError("the text holds several runs of fio, and not one")
+    lines = run.splitlines()
     starts = [number for number, line in enumerate(lines) if _JOB.fullmatch(line.strip())]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         job = _JOB.fullmatch(lines[start].strip())

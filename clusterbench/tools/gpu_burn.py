@@ -23,7 +23,8 @@ class GpuBurn:
     Attributes
     ----------
     faulty
-        The verdicts, as far as they are in the text; ``num_tested`` is None where it ends before them.
+        The verdicts, as far as they are in the text, of several runs the worst; ``num_tested`` is None where it ends
+        before them.
     errors
         Most elements that were unlike: it begins to count anew with each tenth of its time.
     died
@@ -58,6 +59,7 @@ def parse(text: str) -> GpuBurn:
             if "DIED!" in part:
                 died.add(gpu)
     tested = _TESTED.search(text)
-    behind = text[tested.end() :] if tested else ""
-    verdicts = {int(said["gpu"]): said["word"] == "FAULTY" for said in _VERDICT.finditer(behind)}
+    verdicts: dict[int, bool] = {}
+    for said in _VERDICT.finditer(text, tested.end() if tested else len(text)):
+        verdicts[int(said["gpu"])] = verdicts.get(int(said["gpu"]), False) or said["word"] == "FAULTY"
     return GpuBurn(verdicts, int(tested["number"]) if tested else None, errors, frozenset(died), rates)

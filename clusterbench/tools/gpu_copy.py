@@ -38,8 +38,14 @@ def is_gpu_copy(text: str) -> bool:
 
 
 def parse(text: str) -> tuple[GpuCopy, ...]:
-    """Every copy whose line is whole."""
-    return tuple(_copy(match) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip())))
+    """Every copy whose line is whole; of several runs the slowest of each."""
+    copies: dict[tuple[object, ...], GpuCopy] = {}
+    for line in text.splitlines():
+        if match := _LINE.fullmatch(line.strip()):
+            copy = _copy(match)
+            key = copy.source, copy.destination, copy.kind, copy.node
+            copies[key] = min(copies.get(key, copy), copy, key=lambda each: each.bytes_per_s)
+    return tuple(copies.values())
 
 
 def _copy(match: re.Match[str]) -> GpuCopy:

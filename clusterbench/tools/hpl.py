@@ -14,6 +14,7 @@ _ROW = re.compile(
     r"(?P<variant>W[RC]\w+)\s+(?P<n>\d+)\s+(?P<nb>\d+)\s+(?P<p>\d+)\s+(?P<q>\d+)\s+(?P<time>\d+\.\d+)\s+"
     r"(?P<rate>\d+\.\d+e[+-]\d+)(?:\s*\(\s*[\d.e+-]+\))?"
 )
+_BEGUN = re.compile(r"W[RC]\w+(?:\s+\d+){1,4}(?:\s.*)?")
 _RESIDUAL = re.compile(r"\|\|Ax-b\|\|.*=\s*(?P<residual>\S+)\s*\.* (?P<word>PASSED|FAILED)")
 _LIKENESS, _ROUNDED_S = 0.02, 0.006
 
@@ -44,7 +45,7 @@ def parse(text: str) -> tuple[Solve, ...]:
     Raises
     ------
     ToolError
-        If a rate is not the operations of its N over its time.
+        If a row is cut, or a rate is not the operations of its N over its time.
     """
     solves: list[Solve] = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
@@ -55,6 +56,8 @@ def parse(text: str) -> tuple[Solve, ...]:
                 raise ToolError(f"HPL printed a rate that is not the operations of its N over its time: {line!r}")
             sizes = int(row["nb"]), int(row["p"]), int(row["q"])
             solves.append(Solve(number, row["variant"], n, *sizes, seconds, rate, None))
+        elif _BEGUN.fullmatch(line):
+            raise ToolError(f"HPL printed a row that is not whole: {line!r}")
         elif solves and solves[-1].passed is None and (said := _RESIDUAL.search(line)):
             last = solves[-1]
             solves[-1] = Solve(**(vars(last) | {"passed": said["word"] == "PASSED", "residual": said["residual"]}))

@@ -6,7 +6,9 @@ receiver saw.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clusterbench.errors import ToolError
 from clusterbench.tools._json import document, figure
@@ -29,7 +31,8 @@ def parse(text: str) -> IperfResult:
     Raises
     ------
     ToolError
-        If it reports an error, is cut, moved nothing, or lacks a sum; or if rate, bytes and seconds contradict.
+        If it reports an error, is cut, moved nothing, ran both ways at once (``--bidir``), or lacks a sum; or if rate,
+        bytes and seconds contradict.
     """
     report = document("iperf3", text)
     if "error" in report:
@@ -42,8 +45,17 @@ def parse(text: str) -> IperfResult:
     streams = report["end"].get("streams")
     if not isinstance(streams, list) or not streams:
         raise ToolError("iperf3 printed no 'end.streams'")
+    if any("bidir" in name for name in report["end"]) or _streams_asked_for(report) not in (None, len(streams)):
+        raise ToolError("iperf3 ran both ways at once (--bidir), and one figure cannot hold two: run each way, with -R")
     senders = [stream.get("sender", {}) for stream in streams]
     trips = [figure("iperf3", sender, "mean_rtt") / 1e6 for sender in senders if "mean_rtt" in sender]
     sent = report["end"].get("sum_sent", {})
     retransmits = int(figure("iperf3", sent, "retransmits")) if "retransmits" in sent else None
     return IperfResult(rate, seconds, len(streams), retransmits, sum(trips) / len(trips) if any(trips) else None)
+
+
+def _streams_asked_for(report: Mapping[str, Any]) -> object:
+    """How many one way; None where it is not printed. Up to 3.10 two sums of one name are all that tells both ways."""
+    start = report.get("start")
+    asked = start.get("test_start") if isinstance(start, dict) else None
+    return asked.get("num_streams") if isinstance(asked, dict) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
 
+_STREAM = re.compile(r"(?m)^\s*\[ *(\d+)\](?:\[\w+-\w+\])? +(?:local |[\d.]+-[\d.]+ +sec )")
 _ENDS = re.compile(r"\[ *\d+\] local (?P<local>\S+) port \d+ connected to (?P<peer>\S+) port \d+")
 _SUM = re.compile(
     r"\[ *(?P<stream>\d+|SUM)\](?:\[\w+-\w+\])? +0\.00-(?P<end>[\d.]+) +sec +(?P<moved>[\d.]+) (?P<of>[KMGT]?)Bytes +"
@@ -52,7 +53,7 @@ def parse(text: str) -> IperfText:
     said = [
         (number, sums) for number, line in enumerate(text.splitlines(), 1) if (sums := _SUM.fullmatch(line.strip()))
     ]
-    streams = {sums["stream"] for _, sums in said if sums["stream"] != "SUM"}
+    streams = {*_STREAM.findall(text)}  # also those whose sums are behind the end of a text that is cut
     wanted = "SUM" if len(streams) > 1 else next(iter(streams), "")
     arrived = [(number, sums) for number, sums in said if (sums["stream"], sums["side"]) == (wanted, "receiver")]
     if len(arrived) != 1:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterbench.errors import ToolError
 from clusterbench.tools._text import positive
 
 _NAME = "Intel(R) Memory Latency Checker"
@@ -39,7 +40,7 @@ def parse(text: str) -> Mlc:
     Raises
     ------
     ToolError
-        If a cell is no number above zero.
+        If a cell is no number above zero, or there are several matrices.
     """
     rates: dict[tuple[int, int], float] = {}
     lines: dict[int, str] = {}
@@ -56,6 +57,8 @@ def parse(text: str) -> Mlc:
             if len(cells) != len(columns):
                 is_whole = False
                 continue
+            if int(row["node"]) in lines:
+                raise ToolError("the text holds several runs of mlc: a file of each tells them apart")
             lines[int(row["node"])] = line
             for column, cell in zip(columns, cells, strict=True):
                 if cell != "-":

@@ -1,7 +1,8 @@
 """nvbandwidth: matrices of bandwidths, or of latencies, between host and GPUs and between GPUs.
 
-Source: NVIDIA/nvbandwidth, ``README.md``. GB/s of 1e9, ns. The diagonal of a matrix between GPUs is ``0.00`` in older
-versions and ``N/A`` in newer ones. Where a ``SUM`` follows, it is held against the cells.
+Source: NVIDIA/nvbandwidth, ``README.md``, ``testcases_ce.cpp``. GB/s of 1e9, ns. The diagonal of a matrix between GPUs
+is ``0.00`` in older versions and ``N/A`` in newer ones. From 0.6 on a test of both directions between GPUs prints three
+matrices, each direction and the total. Where a ``SUM`` follows, it is held against the cells.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from clusterbench.tools._text import end_of, number, whole_lines
 _RUNNING = re.compile(r"Running (\w+)\.?")
 _TITLE = re.compile(r"(.*\(column\).*)\((GB/s|ns)\)")
 _WHOLE_TITLE = re.compile(r"(?:mem|Device )[^()]*(?:\b(CPU|GPU)\(row\) [^()]*)?\bGPU\(column\)[^()]*")
+_OF_SEVERAL = re.compile(r"\bGPU\(column\) (Read1|Read2|Write1|Write2|Total) bandwidth ")
 _SUM = re.compile(r"SUM (\w+) (\S+)")
 _FACTOR = {"GB/s": 1e9, "ns": 1e-9}
 _ROUNDED = 0.01
@@ -36,6 +38,9 @@ class Matrix:
 def parse(text: str) -> Mapping[str, Matrix]:
     """Every test that has a matrix, by name; tests that were waived have none.
 
+    Of a test with three matrices each has a name of its own, as in its sum: ``TEST_read1``, ``TEST_read2``,
+    ``TEST_total``, or with ``write``.
+
     Raises
     ------
     ToolError
@@ -50,8 +55,8 @@ def parse(text: str) -> Mapping[str, Matrix]:
         elif match := _SUM.fullmatch(line.strip()):
             _expect_sum(matrices, match[1], match[2], line)
         elif match := _TITLE.fullmatch(line.strip()):
-            title = _WHOLE_TITLE.fullmatch(match[1])
-            if not name or name in matrices or title is None:
+            title, key = _WHOLE_TITLE.fullmatch(match[1]), _key(name, match[1])
+            if not name or key in matrices or title is None:
                 raise ToolError(f"nvbandwidth printed a title that cannot be read: {line.strip()!r}")
             between_gpus = title[1] == "GPU"
             header = next(lines, "").split()
@@ -60,10 +65,15 @@ def parse(text: str) -> Mapping[str, Matrix]:
                 body.append(row)
             if row is None and not between_gpus:  # how many rows there are is known by the empty line behind them
                 raise ToolError(f"nvbandwidth printed a matrix that is cut: {end_of(text)}")
-            matrices[name] = _matrix(match[2], between_gpus, header, body)
+            matrices[key] = _matrix(match[2], between_gpus, header, body)
     if not matrices:
         raise ToolError(f"nvbandwidth printed no matrix that can be read: {end_of(text)}")
     return matrices
+
+
+def _key(test: str, title: str) -> str:
+    one = _OF_SEVERAL.search(title)
+    return test if one is None or test.endswith(f"_{one[1].lower()}") else f"{test}_{one[1].lower()}"
 
 
 def _matrix(unit: str, between_gpus: bool, header: list[str], body: list[str]) -> Matrix:

@@ -57,7 +57,7 @@ def parse(text: str) -> P2pBandwidth:
     Raises
     ------
     ToolError
-        If a matrix is missing or not square, or a cell is no number.
+        If a matrix is missing, not square or there twice, or a cell is no number.
     """
     names: dict[int, str] = {}
     peers: dict[tuple[int, int], bool] = {}
@@ -70,7 +70,11 @@ def parse(text: str) -> P2pBandwidth:
         elif peer := _PEER.fullmatch(line.strip()):
             peers[int(peer[1]), int(peer[3])] = peer[2] == "CAN"
         elif title := _TITLE.fullmatch(line.strip()):
-            current = matrices.setdefault((title[1], title[2]), {})
+            if (title[1], title[2]) in matrices:
+                raise ToolError(
+                    "the text holds several runs of p2pBandwidthLatencyTest: a file of each tells them apart"
+                )
+            current = matrices[title[1], title[2]] = {}
         elif current is not None and (head := _HEAD.fullmatch(line)):
             columns = [int(word) for word in head[1].split()]
         elif current is not None and (row := _ROW.fullmatch(line)):

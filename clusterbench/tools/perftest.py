@@ -1,15 +1,16 @@
 """perftest: ``ib_write_bw`` and its kin, the table that each of them prints.
 
 Source: linux-rdma/perftest, ``src/perftest_parameters.c``. Bandwidths are in MiB/s, which older versions
-call ``MB/sec``, or with ``--report_gbits`` in Gb/s; the unit is taken from the header. ``t_stdev`` is left alone:
-perftest computes it from whole microseconds.
+call ``MB/sec``, or with ``--report_gbits`` in Gb/s; the unit is taken from the header. In both directions bandwidth and
+message rate are sums of the two; before 2013 the rate was of one. ``t_stdev`` is left alone: perftest computes it from
+whole microseconds.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterbench.errors import ToolError
 from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
@@ -19,13 +20,17 @@ _BYTES_PER_S = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 _ROUNDED_MESSAGES_PER_S = 0.5
 _ROUNDED_UNITS = 0.005
 _LIKENESS = 0.01
+_PRECISE_MESSAGES_PER_S = 1000.0
+_END_OF_BANDWIDTH, _END_OF_LATENCY = re.compile(r"\.\d{6}$"), re.compile(r"\.\d\d$")
+"""A row that ends so is whole, also without a line break behind it."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
     """One row of a bandwidth test; both directions together where the test is bidirectional.
 
-    ``peak_bytes_per_s`` is None where perftest did not look for it, which it then prints as zero.
+    ``peak_bytes_per_s`` is None where perftest did not look for it, which it then prints as zero. ``messages_per_s`` is
+    printed in whole ones a second: of few large messages it is the bandwidth over the size.
     """
 
     size_bytes: int
@@ -70,12 +75,12 @@ def parse(text: str) -> tuple[Row, ...]:
     Raises
     ------
     ToolError
-        If there is no table, a header or a row cannot be read, or two rows of one size differ; also where a bandwidth
-        is not what the row's own message rate gives, as it is where a unit is not what it says.
+        If there is no table, a header or a row cannot be read or may be cut, or two rows of one size differ; also where
+        a bandwidth is not what the row's own message rate gives, as it is where a unit is not what it says.
     """
     columns: list[str] = []
     rows: dict[int, Row] = {}
-    for line in whole_lines(text):
+    for line in (*whole_lines(text), *_unended(text)):
         cells = line.split()
         if "#bytes" in line:
             columns = _columns(line)
@@ -86,6 +91,17 @@ def parse(text: str) -> tuple[Row, ...]:
     if not rows:
         raise ToolError(f"perftest printed no table that can be read: {end_of(text)}")
     return tuple(rows.values())
+
+
+def _unended(text: str) -> list[str]:
+    """The line without an end where it is a row and whole. Raises ToolError where it is one that may be cut."""
+    (line,) = whole_lines(text.rpartition("\n")[2] + "\n")
+    if not starts_with_figure(line):
+        return []
+    end = _END_OF_BANDWIDTH if "MsgRate[Mpps]" in text else _END_OF_LATENCY
+    if not end.search(line):
+        raise ToolError(f"perftest's last line has no end, so it may be cut in a number: {line.strip()!r}")
+    return [line]
 
 
 def _columns(line: str) -> list[str]:
@@ -122,15 +138,18 @@ def _row(columns: Sequence[str], cells: Sequence[str], line: str, bidirectional:
         number("perftest", by_name.get(f"BW peak[{unit}]", "0"), line) * factor or None,
         number("perftest", by_name["MsgRate[Mpps]"], line) * 1e6,
     )
-    if not bidirectional:  # there the bandwidth counts both directions and the rate does not
-        _agree(row, factor, line)
+    _agree(row, factor, (1, 2) if bidirectional else (1,), line)
+    is_finer = factor * _ROUNDED_UNITS < size_bytes * _ROUNDED_MESSAGES_PER_S
+    if row.messages_per_s < _PRECISE_MESSAGES_PER_S and is_finer:
+        return replace(row, messages_per_s=row.bytes_per_s / size_bytes)
     return row
 
 
-def _agree(row: Bandwidth, factor: float, line: str) -> None:
+def _agree(row: Bandwidth, factor: float, directions: Sequence[int], line: str) -> None:
+    """``directions`` of the bandwidth for each that the rate may count."""
     slack = row.size_bytes * _ROUNDED_MESSAGES_PER_S + factor * _ROUNDED_UNITS + _LIKENESS * row.bytes_per_s
     by_rate = row.size_bytes * row.messages_per_s
-    if abs(row.bytes_per_s - by_rate) > slack:
+    if all(abs(row.bytes_per_s - each * by_rate) > each * slack for each in directions):
         raise ToolError(
             f"perftest printed a bandwidth of {row.bytes_per_s:.4g} B/s, but {row.messages_per_s:.4g} messages of "
             f"{row.size_bytes} bytes a second are {by_rate:.4g} B/s: {line.strip()!r}"

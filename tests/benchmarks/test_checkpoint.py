@@ -185,6 +185,42 @@ def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
     )
 
 
+def that_does_less_once_proven(path, operation):
+    import torch.distributed as dist
+
+    from clusterbench.benchmarks.checkpoint import _Model
+
+    step = Checkpoint.prepare(this_rig(dist), point(operation, path))
+    step.check()
+    step.run()
+    evidence = step.confirm(True)
+    name = {"save": "save", "load": "load", "async_save": "save_aside"}[operation]
+    real = getattr(_Model, name)
+
+    def lazy(model, place):
+        model.state["layers.1.weight"].to_local()[5] += dist.get_rank()
+        return real(model, place)
+
+    setattr(_Model, name, lazy)
+    if operation == "load":
+        _Model.load = lambda model, place: model.clear()
+    step.run()
+    try:
+        return evidence, step.confirm(True)
+    except ClusterbenchError as error:
+        return evidence, str(error)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("operation", ["save", "load", "async_save"])
+def test_what_is_wrong_only_while_it_is_timed_is_found(tmp_path, operation):
+    right, wrong = run_ranks(2, that_does_less_once_proven, str(tmp_path), operation)
+    assert right[0] == wrong[0] == {"wrong_elements": 0.0}
+    assert re.match(r"layers\.\d\.weight gave wrong results on rank 1 \(host here\): ", wrong[1])
+    if operation != "load":
+        assert right[1] == {"wrong_elements": 0.0}
+
+
 def where_only_rank_0_sees(path):
     import torch.distributed as dist
 

@@ -42,6 +42,15 @@ def test_a_wrong_element_is_found(monkeypatch, kernel, function):
         step.check()
 
 
+def test_a_loop_that_writes_nothing_while_it_is_timed_is_found():
+    step = CpuMemory.prepare(rig(), point("triad"))
+    step.check()
+    with pytest.raises(WrongResult, match=r"triad gave wrong results on rank 0 .* 1000 of 1000 elements differ"):
+        step.confirm(True)
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+
+
 def test_the_rate_is_taken_at_each_number_of_ranks_of_a_host():
     points = list(CpuMemory(kernels=("triad",)).points(Place(Cluster(1, 6, "cuda"), 1)))
     assert [(point["num_ranks"], point["ranks_per_host"]) for point in points] == [(1, 1), (2, 2), (4, 4), (6, 6)]

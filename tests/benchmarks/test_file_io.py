@@ -108,6 +108,19 @@ def test_reading_that_ends_early_is_found_behind_the_clock(tmp_path, monkeypatch
         step.confirm(True)
 
 
+def test_writing_that_ends_early_is_found_behind_the_clock(tmp_path, monkeypatch):
+    step, real = prepared("write", tmp_path), os.pwrite
+    step.check()
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+    monkeypatch.setattr(os, "pwrite", lambda file, part, at: real(file, part, at) if at < 32 * KIB else len(part))
+    step.run()
+    with pytest.raises(
+        WrongResult, match=r"a file gave wrong results on rank 2 .*: it ends in block 2, 4 were written"
+    ):
+        step.confirm(True)
+
+
 def test_a_block_in_anothers_place_is_found(tmp_path, monkeypatch):
     real, block = os.pwrite, 16 * KIB
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: real(file, data, {block: 2 * block}.get(at, at)))

@@ -55,6 +55,18 @@ def test_a_launch_that_does_nothing_is_found(monkeypatch):
     )
 
 
+def test_launches_that_are_missing_while_they_are_timed_are_found(monkeypatch):
+    here = rig()
+    here.asked_calls = 2
+    step = KernelLaunch.prepare(here, {"mode": "operator", "launches": 7})
+    step.check()
+    step.run()
+    with pytest.raises(WrongResult, match=r"got 14, expected 21\.$"):
+        step.confirm(True)
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu_waiting_costs_more_than_launching_and_a_graph_less():

@@ -59,6 +59,24 @@ def test_a_wrong_product_is_found(monkeypatch):
         step.check()
 
 
+def test_one_wrong_element_in_a_row_that_is_not_compared_is_found(monkeypatch):
+    step = Matmul.prepare(rig(), {"size": 256, "dtype": "bfloat16", "num_ranks": 1})  # each fourth row is
+    assert step.check() == {"wrong_elements": 0.0}
+    real = torch.mm
+
+    def broken(a, b, **more):
+        product = real(a, b, **more)
+        if "out" in more:
+            product[1, 200] += 1
+        return product
+
+    monkeypatch.setattr(torch, "mm", broken)
+    with pytest.raises(
+        WrongResult, match=r"matmul, summed by rows, gave wrong .*: 1 of 256 elements differ\. First at index 1:"
+    ):
+        step.check()
+
+
 def test_a_product_that_does_less_once_it_was_proven_is_found_behind_the_clock(monkeypatch):
     step = Matmul.prepare(rig(), {"size": 96, "dtype": "float32", "num_ranks": 1})
     step.check()

@@ -111,6 +111,27 @@ def test_latencies_have_metrics_of_their_own():
     )
 
 
+def test_both_ways_between_gpus_are_each_way_and_their_sum():
+    asked = point(test="device_to_device_bidirectional_memcpy_write_ce")
+    figures = Nvbandwidth.parse(printed.NVBANDWIDTH_BOTH_WAYS, asked)
+    assert figures == pytest.approx(
+        {
+            "bandwidth": 250e9,
+            "lowest_bandwidth": 240e9,
+            "bandwidth_both": 495.6e9,
+            "pair_bandwidth[part=0to1]": 250.1e9,
+            "pair_bandwidth[part=1to0]": 251.2e9,
+            "pair_bandwidth_both[part=0to1]": 500e9,
+            "pair_bandwidth_both[part=1to0]": 491.2e9,
+        }
+    )
+    wrong = printed.NVBANDWIDTH_BOTH_WAYS.replace("491.20", "591.20").replace("991.20", "1091.20")
+    with pytest.raises(ToolError, match=r"a total of \w+ that is not that of its directions: \(1, 0\)"):
+        Nvbandwidth.parse(wrong, asked)
+    one_way = printed.NVBANDWIDTH.replace("write_ce", "bidirectional_memcpy_write_ce").replace("memcpy_bi", "bi")
+    assert Nvbandwidth.parse(one_way, asked)["bandwidth"] == pytest.approx(275.785e9)  # up to nvbandwidth 0.5
+
+
 def test_one_gpu_has_no_peer():
     text = (
         "Running device_to_device_memcpy_write_ce.\n"

@@ -85,6 +85,20 @@ def test_a_delete_that_does_nothing_is_found(tmp_path, monkeypatch):
         step.check()
 
 
+@pytest.mark.parametrize(("operation", "call"), [("create", "write"), ("delete", "unlink")])
+def test_files_that_are_not_as_proven_while_they_are_timed_are_found(tmp_path, monkeypatch, operation, call):
+    step = prepared(operation, tmp_path)
+    step.check()
+    step.run()
+    assert step.confirm(True) == {"wrong_files": 0.0}
+    nothing = {"write": lambda file, data: len(data), "unlink": lambda name, **more: None}
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, nothing[call])
+        step.run()
+    with pytest.raises(WrongResult, match=r"/2/0 on here has another size|/2 holds 5 files, expected 0"):
+        step.confirm(True)
+
+
 def test_a_full_disk_ends_the_case_with_its_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     step = prepared("create", tmp_path)
 

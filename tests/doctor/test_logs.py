@@ -726,6 +726,12 @@ def test_pairs_of_gpus_are_held_against_each_other(examined, there, weak, found,
     assert examination.word == word
 
 
+def test_two_runs_of_the_bandwidth_test_in_one_text_are_not_one(examined):
+    text = P2P.format(there="22.30", weak="11.00") + P2P.format(there="22.30", weak="22.10")
+    with pytest.raises(SuiteError, match="the text holds several runs of p2pBandwidthLatencyTest: a file of each"):
+        examined(text)
+
+
 def test_a_matrix_that_was_cut_out_is_judged_alone(examined):
     text = P2P.format(there="22.30", weak="11.00")
     part = text[text.index("Unidirectional P2P=Enabled") :].partition("Bidirectional")[0]

@@ -101,8 +101,14 @@ def test_what_it_prints_for_people_is_read(imported):
             report(job(read={**NEW, "bw_bytes": 1})),
             "said.txt: fio printed 1.36274e+10 bytes in 3 s and a rate",
         ),
+        (TEXT + TEXT, "said.txt: the text holds several runs of fio, and not one"),
         (TEXT.replace("60034msec)", "6003msec)"), "said.txt: fio printed a rate that is not its bytes over its time: "),
     ],
 )
 def test_what_is_cut_or_contradicts_itself_is_refused(refused, text, message):
     assert refused(text).startswith(message)
+
+
+def test_a_mean_that_is_cut_is_left_out(imported):
+    rows = values(imported(TEXT[: TEXT.index("5.60, stdev")]))  # avg=10, of 105.60
+    assert {metric for _, metric in rows} == {"bandwidth", "message_rate"}

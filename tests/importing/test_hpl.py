@@ -45,6 +45,11 @@ def test_a_residual_that_failed_is_a_wrong_case_and_repeats_are_attempts(importe
     [
         (RUN, {}, "said.txt does not say on how many hosts it ran.\nhint: say it with --num-nodes"),
         (RUN, {"num_nodes": 4}, "said.txt: 2 ranks do not fill 4 nodes."),
+        (
+            RUN + RUN[: RUN.index("8.1261e+03")],
+            {"num_nodes": 1},
+            "said.txt: HPL printed a row that is not whole: 'WR0X",
+        ),
         (RUN.replace("8.1261e+03", "8.1261e+01"), {"num_nodes": 1}, "said.txt: HPL printed a rate that is not the"),
     ],
 )

@@ -9,6 +9,7 @@ from tests.tools import printed
 HEAD = """\
 Connecting to host 10.0.0.2, port 5201
 [  5] local 10.0.0.1 port 37790 connected to 10.0.0.2 port 5201
+[  7] local 10.0.0.1 port 37792 connected to 10.0.0.2 port 5201
 """
 # AhmedSoliman/netperf, issue 3: two streams of which the receiver says nothing; the sums of the second are ours.
 SUMS = """\
@@ -40,7 +41,7 @@ def values(rows):
 def test_what_arrived_over_all_streams_counts(imported):
     rows = imported(TWO)
     assert [case for case, _ in rows] == ["2n2/TCP", "2n2/TCP"]
-    assert rows["2n2/TCP", "bandwidth"] == (48.8e9 / 8, "imported from said.txt:10")
+    assert rows["2n2/TCP", "bandwidth"] == (48.8e9 / 8, "imported from said.txt:11")
     assert rows["2n2/TCP", "retransmits"][0] == 1
 
 
@@ -64,6 +65,7 @@ def test_json_is_read(imported):
             "said.txt: nothing arrived by what the receiver says: '[SUM]",
         ),
         (TWO[: TWO.index("[SUM]")], "said.txt: the text holds 0 runs of iperf3"),
+        (TWO[: TWO.index("[  7]   0.00")], "said.txt: the text holds 0 runs of iperf3"),
         (ONE + ONE, "said.txt: the text holds 2 runs of iperf3"),
         (
             TWO.replace("48.8 Gbits", "48.8 Mbits"),
@@ -80,3 +82,14 @@ def test_json_is_read(imported):
 )
 def test_what_did_not_arrive_or_is_not_one_run_is_refused(refused, text, message):
     assert refused(text).startswith(message)
+
+
+@pytest.mark.parametrize("start", [{"test_start": {"num_streams": 1}}, {"test_start": {"num_streams": 1, "bidir": 1}}])
+def test_both_ways_at_once_are_refused(refused, start):
+    """esnet/iperf, pull request 1200: up to 3.10 both sums have one name, so that the second hides the first."""
+    report = json.loads(printed.IPERF3)
+    report["start"] = {"tcp_mss_default": 1448, "connected": [{"local_host": "a", "remote_host": "b"}], **start}
+    report["end"]["streams"] *= 2
+    if "bidir" in start["test_start"]:
+        report["end"]["sum_received_bidir_reverse"] = report["end"]["sum_received"]
+    assert refused(json.dumps(report, indent=1)).startswith("said.txt: iperf3 ran both ways at once (--bidir)")

@@ -24,7 +24,7 @@ PERFTEST_GIGABITS = """\
 PERFTEST_BIDIRECTIONAL = """\
                     RDMA_Write Bidirectional BW Test
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
- 65536      5000             46895.00           46875.00             0.375000
+ 65536      5000             46895.00           46875.00             0.750000
 """
 
 PERFTEST_LATENCY = """\
@@ -76,6 +76,30 @@ gdr_copy_from_mapping           4         1.7200
 unmapping buffer
 """
 
+COPYLAT_MEDIANS = """\
+GPU id:0; name: Some GPU; Bus id: 0000:01:00
+
+gdr_copy_to_mapping num iters for each size: 1000
+WARNING: Measuring the API invocation overhead as observed by the CPU. Data might not be ordered all the way to \
+the GPU internal visibility.
+Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
+gdr_copy_to_mapping \t        1 \t      0.0889 \t      0.0881
+gdr_copy_to_mapping \t        2 \t      0.0884 \t      0.0880
+
+gdr_copy_from_mapping num iters for each size: 100
+Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
+gdr_copy_from_mapping \t        1 \t      0.9100 \t      0.9000
+gdr_copy_from_mapping \t        2 \t      1.7100 \t      1.7000
+unmapping buffer
+"""
+
+PPLAT_MEDIAN = """\
+selecting device 0
+Benchmark mode: CPU produces and GPU consumes
+Round-trip latency per iteration is (min) 1.05, (median) 1.25 us
+closing gdrdrv
+"""
+
 PPLAT = """\
 selecting device 0
 CPU does gdr_copy_to_mapping and GPU writes back via cuMemHostAlloc'd buffer.
@@ -108,6 +132,34 @@ memory latency SM CPU(row) <-> GPU(column) (ns)
 
 SUM host_device_latency_sm 1552.75
 
+"""
+
+NVBANDWIDTH_BOTH_WAYS = """\
+nvbandwidth Version: v0.8
+
+Running device_to_device_bidirectional_memcpy_write_ce.
+memcpy CE GPU(row) <-> GPU(column) Write1 bandwidth (GB/s)
+           0         1
+ 0       N/A    250.10
+ 1    251.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_write1 501.30
+
+memcpy CE GPU(row) <-> GPU(column) Write2 bandwidth (GB/s)
+           0         1
+ 0       N/A    249.90
+ 1    240.00       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_write2 489.90
+
+memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A    500.00
+ 1    491.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_write_ce_total 991.20
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
 """
 
 NCCL_TESTS = """\

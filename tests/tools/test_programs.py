@@ -36,9 +36,32 @@ def test_perftest_gigabits_are_read_from_the_header_and_no_peak_is_none():
     assert row.peak_bytes_per_s is None
 
 
-def test_perftest_both_directions_count_in_the_bandwidth():
+def test_perftest_both_directions_count_in_bandwidth_and_rate():
     (row,) = perftest.parse(printed.PERFTEST_BIDIRECTIONAL)
-    assert row.bytes_per_s == 46875 * 2**20
+    assert (row.bytes_per_s, row.messages_per_s) == (46875 * 2**20, 750_000.0)
+    before_2013 = printed.PERFTEST_BIDIRECTIONAL.replace("0.750000", "0.375000")
+    assert perftest.parse(before_2013)[0].bytes_per_s == row.bytes_per_s
+    message = refused(perftest.parse, printed.PERFTEST_BIDIRECTIONAL.replace("MB/sec", "Gb/sec"))
+    assert message.startswith("perftest printed a bandwidth of 5.859e+12 B/s, but 7.5e+05 messages of 65536 bytes")
+
+
+@pytest.mark.parametrize(
+    ("average", "printed_rate", "rate"), [("1800.00", "0.000001", 0.8789), ("900.00", "0.000000", 0.4395)]
+)
+def test_perftest_the_rate_of_few_large_messages_is_not_rounded(average, printed_rate, rate):
+    row = f" 2147483648 5  0.00  {average}  {printed_rate}\n"
+    *_, last = perftest.parse(printed.PERFTEST_BANDWIDTH + row)
+    assert last.messages_per_s == pytest.approx(rate, rel=1e-3)
+    small = " 64 1000  0.00  0.05  0.000900\n"  # of small messages the bandwidth is what is rounded
+    assert perftest.parse(printed.PERFTEST_BANDWIDTH + small)[-1].messages_per_s == 900
+
+
+@pytest.mark.parametrize("text", [printed.PERFTEST_BANDWIDTH, printed.PERFTEST_LATENCY])
+def test_perftest_a_last_row_without_an_end_is_read_where_it_is_whole(text):
+    table = text.removesuffix(f"{87 * '-'}\n").rstrip()
+    assert perftest.parse(table) == perftest.parse(text)
+    message = refused(perftest.parse, table[:-1])
+    assert message.startswith("perftest's last line has no end, so it may be cut in a number: '")
 
 
 def test_perftest_latency_has_percentiles_and_no_deviation():
@@ -140,6 +163,21 @@ def test_gdrcopy_round_trip():
     assert gdrcopy.parse_pplat(printed.PPLAT) == 1.25e-6
 
 
+def test_gdrcopy_from_2_6_on_prints_medians_and_the_lowest():
+    latency = gdrcopy.parse_copylat(printed.COPYLAT_MEDIANS)
+    assert latency.write_s == pytest.approx({1: 0.0889e-6, 2: 0.0884e-6})
+    assert latency.read_s == pytest.approx({1: 0.91e-6, 2: 1.71e-6})
+    assert gdrcopy.parse_pplat(printed.PPLAT_MEDIAN) == 1.25e-6
+
+
+def test_gdrcopy_a_median_below_the_lowest_is_refused():
+    message = refused(gdrcopy.parse_copylat, printed.COPYLAT_MEDIANS.replace("0.0880", "0.1880"))
+    assert message.startswith("gdrcopy_copylat printed a median below the lowest time: 'gdr_copy_to_mapping")
+    assert refused(gdrcopy.parse_pplat, printed.PPLAT_MEDIAN.replace("1.05", "2.05")).startswith(
+        "gdrcopy_pplat printed a median below the lowest time: 'Round-trip"
+    )
+
+
 def test_gdrcopy_a_bandwidth_printed_twice_is_refused():
     message = refused(gdrcopy.parse_copybw, printed.COPYBW + "write BW: 9.5MB/s\n")
     assert message.startswith("gdrcopy_copybw printed no write and read bandwidth of one size: ")
@@ -193,6 +231,19 @@ def test_nvbandwidth_a_row_of_totals_has_no_peers():
         "           0         1\n 0    310.50    311.25\n\nSUM all_to_one_write_ce 621.75\n"
     )
     assert nvbandwidth.parse(text)["all_to_one_write_ce"].cells == {(0, 0): 310.5e9, (0, 1): 311.25e9}
+
+
+def test_nvbandwidth_three_matrices_of_one_test_have_names_of_their_own():
+    matrices = nvbandwidth.parse(printed.NVBANDWIDTH_BOTH_WAYS)
+    test = "device_to_device_bidirectional_memcpy_write_ce"
+    assert {name: matrix.cells[1, 0] for name, matrix in matrices.items()} == {
+        f"{test}_write1": 251.2e9,
+        f"{test}_write2": 240e9,
+        f"{test}_total": 491.2e9,
+    }
+    assert refused(nvbandwidth.parse, printed.NVBANDWIDTH_BOTH_WAYS.replace("Write2", "Write1")).startswith(
+        "nvbandwidth printed a title that cannot be read: "
+    )
 
 
 def test_nvbandwidth_a_title_that_is_cut_is_refused():

@@ -13,8 +13,8 @@ from clusterbench.words import few, plural
 
 _PROGRAMS = (
     (re.compile(r"(?:write|read) BW:\s*\S+?MB/s"), "gdrcopy_copybw", gdrcopy.parse_copybw),
-    (re.compile(r"Test\s+Size\(B\)\s+Avg\.Time\(us\)"), "gdrcopy_copylat", gdrcopy.parse_copylat),
-    (re.compile(r"Round-trip latency per iteration is \S+ us"), "gdrcopy_pplat", gdrcopy.parse_pplat),
+    (re.compile(r"Test\s+Size\(B\)\s+(?:Avg\.|Median )Time\(us\)"), "gdrcopy_copylat", gdrcopy.parse_copylat),
+    (re.compile(r"Round-trip latency per iteration is \S.* us"), "gdrcopy_pplat", gdrcopy.parse_pplat),
 )
 _PIN = re.compile(r"(?m)^Histogram of gdr_pin_buffer latency for \d+ bytes")
 _DEVICE = re.compile(r"(?m)^\s*GPU id:\s?\d+; name: .+; Bus id: \S+")

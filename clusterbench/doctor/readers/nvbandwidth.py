@@ -65,7 +65,7 @@ class NvbandwidthTables(HostText):
         unclear: list[str] = []
         for test, piece in pieces.items():
             try:
-                matrices |= nvbandwidth.parse(f"Running {test}.\n{piece.text}\n\n")
+                (matrices[test],) = nvbandwidth.parse(f"Running {test}.\n{piece.text}\n\n").values()
             except ToolError as error:
                 unclear.append(str(error))
         devices = len({*_DEVICE.findall(text)})
@@ -107,7 +107,8 @@ class _Piece(NamedTuple):
 def _pieces(text: str) -> dict[str, _Piece]:
     """The matrices of each test, from its title on; a test that prints several gives each a word of its title's end.
 
-    Where its name was not copied, the sum below it has it; a matrix between GPUs is judged without a name, too.
+    Where its name was not copied, the sum below it has it; a matrix between GPUs is judged without a name, too. Where a
+    test ran several times, each run is numbered.
     """
     pieces: dict[str, _Piece] = {}
     for title in _TITLE.finditer(text):
@@ -115,6 +116,8 @@ def _pieces(text: str) -> dict[str, _Piece]:
         running = running or re.findall(r"SUM (\w+)", text[title.end() :])[:1] or [f"unnamed_test_{len(pieces) + 1}"]
         suffix = re.search(r"GPU\(column\) (\w+) bandwidth", title[0])
         test = f"{running[-1]}_{suffix[1].lower()}" if suffix else running[-1]
+        again = sum(other.partition("_run")[0] == test for other in pieces)
+        test += f"_run{again + 1}" if again else ""
         start = title.end() - len(title[0].lstrip())
         lines = text[start:].split("\n")
         end = next((number for number, line in enumerate(lines) if not line.strip()), None)

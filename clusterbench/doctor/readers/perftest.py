@@ -138,12 +138,16 @@ def _runs(text: str) -> Iterator[_Run]:
 
 
 def _slow(runs: Sequence[_Run], name: str) -> tuple[list[Found], bool]:
-    """Cards far below the median of those that ran the same test at the largest size, and whether any had peers."""
+    """Cards far below the median of those that ran the same test at the largest size, and whether any had peers.
+
+    Of several runs of a card the slowest counts.
+    """
     kinds: dict[tuple[tuple[str, ...], int], dict[str, tuple[float, str]]] = defaultdict(dict)
     for run in runs:
         if run.device and run.rates:
             size = max(run.rates)
-            kinds[run.kind, size][run.device] = run.rates[size]
+            cards = kinds[run.kind, size]
+            cards[run.device] = min(cards.get(run.device, run.rates[size]), run.rates[size])
     found, peers = [], False
     for (_, size), cards in kinds.items():
         if len(cards) < _FEWEST:

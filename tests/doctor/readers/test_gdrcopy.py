@@ -11,7 +11,15 @@ gdr_open error: Is gdrdrv driver installed and loaded?
 """
 
 
-@pytest.mark.parametrize("text", [printed.COPYBW, f"{printed.COPYBW[:45]}{printed.COPYLAT}"])
+ENDED = [
+    printed.COPYBW,
+    f"{printed.COPYBW[:45]}{printed.COPYLAT}",
+    printed.COPYLAT_MEDIANS,
+    f"{printed.COPYBW[:45]}{printed.PPLAT_MEDIAN}",
+]
+
+
+@pytest.mark.parametrize("text", ENDED)
 def test_a_program_that_ended_shows_that_the_driver_works_and_no_rate(examined, text):
     examination, kind = examined(text)
     assert (kind, examination.word, examination.found) == ("gdrcopy", "NOT JUDGED", ())

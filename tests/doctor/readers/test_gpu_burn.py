@@ -57,3 +57,9 @@ def test_a_text_that_ends_before_the_verdict_is_not_judged(examined):
     assert (examination.found, examination.healthy, examination.word) == ((), (), "NOT JUDGED")
     examination, _ = examined(WELL[: WELL.index("\tGPU 3")])
     assert examination.not_judged[0].why == "the text ends before the verdict of each GPU"
+
+
+@pytest.mark.parametrize("text", [FAULTY + WELL, WELL + FAULTY, HEAD + VERDICT.format(word="FAULTY") + WELL])
+def test_a_gpu_that_one_of_two_runs_calls_faulty_is_found(examined, text):
+    (found,) = examined(text)[0].found
+    assert (found.name, found.where) == ("burn_in", "GPU 1")

@@ -67,3 +67,8 @@ def test_a_real_text_is_in_order_and_planted_faults_in_it_are_found(examined, sa
     planted = text.replace("gpu1_to_gpu0_read_by_dma 275.825", "gpu1_to_gpu0_read_by_dma 25.825")
     assert named(examined(planted)[0]) == [("weak_pair", "GPU 1 -> GPU 0")]
     assert named(examined(text.replace("gpu1", "gpu2"))[0]) == [("missing_copy", "GPU 1")]
+
+
+@pytest.mark.parametrize("text", [SLOW + table(range(4)), table(range(4)) + SLOW])
+def test_of_two_runs_the_slowest_counts(examined, text):
+    assert named(examined(text)[0]) == [("weak_pair", "GPU 1 -> GPU 2")]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.errors import SuiteError
+
 # Forms of mlc 3.9 and 3.11 as people paste them.
 MATRIX = """\
 Intel(R) Memory Latency Checker - v3.11
@@ -71,3 +73,9 @@ def test_a_slow_node_is_found(examined, text, where, what, line):
 def test_what_cannot_be_judged(examined, text, why):
     examination, _ = examined(text)
     assert (examination.found, examination.not_judged[0].why) == ((), why)
+
+
+@pytest.mark.parametrize("text", [SLOW + matrix(), matrix() + SLOW])
+def test_two_runs_in_one_text_are_not_one(examined, text):
+    with pytest.raises(SuiteError, match="the text holds several runs of mlc: a file of each tells them apart"):
+        examined(text)

@@ -95,3 +95,11 @@ def test_wrong_results_that_are_planted_in_a_real_text_are_found(examined, sampl
     assert examined(text)[0].found == ()
     planted = text.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 1 FAILED")
     assert [found.name for found in examined(planted)[0].found] == ["wrong_result"]
+
+
+def test_a_second_table_that_is_cut_is_no_part_of_the_first(examined):
+    cut = printed.NCCL_TESTS.partition("# Out of bounds")[0]
+    examination, _ = examined(printed.NCCL_TESTS + cut)
+    assert (examination.healthy, [each.name for each in examination.not_judged]) == ((), ["wrong_result"])
+    (found,) = examined(printed.NCCL_TESTS + cut.replace("44.48       0", "44.48      37"))[0].found
+    assert (found.name, found.severity) == ("wrong_result", "error")

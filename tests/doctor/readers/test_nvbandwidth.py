@@ -131,3 +131,10 @@ def test_a_slow_pair_in_a_real_text_is_found(examined, sample):
 def test_a_real_text_whose_matrix_has_more_gpus_than_its_list_is_not_judged(examined, sample):
     examination, _ = examined(sample("nvbandwidth_superbench.txt"))
     assert (examination.found, examination.word) == ((), "NOT JUDGED")
+
+
+@pytest.mark.parametrize("text", [SLOW + pairs(), pairs() + SLOW])
+def test_a_slow_pair_of_one_of_two_runs_is_found(examined, text):
+    (found,) = examined(text)[0].found
+    assert (found.name, found.where) == ("weak_pair", "GPU 1 and GPU 3")
+    assert "41.2" in found.evidence

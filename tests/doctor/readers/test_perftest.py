@@ -31,6 +31,11 @@ def test_a_card_that_is_far_slower_than_the_others_is_found(examined):
     assert examined(cards(mlx5_0=46000, mlx5_1=46100, mlx5_2=45000))[0].word == "HEALTHY"
 
 
+@pytest.mark.parametrize("text", [SLOW + cards(mlx5_2=46000), cards(mlx5_2=46000) + SLOW])
+def test_of_two_runs_of_a_card_the_slower_counts(examined, text):
+    assert [found.where for found in examined(text)[0].found] == ["mlx5_2"]
+
+
 def test_cards_that_are_alike_without_relaxed_ordering_are_not_judged(examined):
     off = cards(mlx5_0=23000, mlx5_1=23100, mlx5_2=23000).replace(" Mtu ", " PCIe relax order: OFF\n Mtu ")
     examination, _ = examined(off)
