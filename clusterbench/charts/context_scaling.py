@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
-from clusterbench.cases.trained import Trained, are_most, change, groups_of
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 
@@ -130,5 +130,4 @@ def _sentence(curve: Curve) -> str:
     before, after = held.get(start.x), held.get(degree)
     if not before or not after:
         return f"{sentence}."
-    verb = "lowers" if after < before else "raises"
-    return f"{sentence} and {verb} peak activations {change(before, after, 'B')}."
+    return f"{sentence} and {changes('peak activations', before, after, 'B')}."

@@ -97,8 +97,9 @@ def _sentence(group: Sequence[Trained]) -> str:
     even = [case for case in own if _routing(case) == "balanced" and case.layout.ep == last.layout.ep]
     fast, slow = (case.value("tokens_per_s_per_rank") if case else None for case in (even[0] if even else None, last))
     if fast and slow:
-        verb = "more" if fast > slow else "less"
-        sentence += f", and an even load brings {100 * abs(fast / slow - 1):.0f} % {verb} throughput"
+        by = f"{100 * abs(fast / slow - 1):.0f} %"
+        brings = "as much" if by == "0 %" else f"{by} {'more' if fast > slow else 'less'}"
+        sentence += f", and an even load brings {brings} throughput"
     return f"{sentence}."
 
 

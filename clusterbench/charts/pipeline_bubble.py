@@ -146,6 +146,8 @@ def _sentence(group: Sequence[Trained]) -> str:
     fastest = max(known, key=lambda case: case.value("tokens_per_s_per_rank") or 0.0)
     speed = fastest.value("tokens_per_s_per_rank")
     ending = f"; fastest is {_name(fastest)} with {format_value(speed, 'tokens/s')} per rank." if speed else "."
+    if _bubble(least) == _bubble(most):
+        return f"On {least.layout} all {len(known)} schedules idle alike, {_shares_said(least)}{ending}"
     return f"On {least.layout} {_name(least)} idles least, {_shares_said(least)}, and {_name(most)} most, " + (
         f"{_shares_said(most)}{ending}"
     )

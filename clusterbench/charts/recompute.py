@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import format_value
@@ -118,8 +118,9 @@ def _sentence(group: Sequence[Trained]) -> str:
         speed = case.value("tokens_per_s_per_rank")
         cost = ""
         if before and speed:
-            cost = f" for {100 * abs(1 - speed / before):.0f} % {'less' if speed < before else 'more'} throughput"
-            cost += f" ({format_value(speed, 'tokens/s')} per rank)"
-        verb = "lowers" if left < whole else "raises"
-        parts.append(f"{kind} recomputation {verb} peak memory {change(whole, left, 'B')},{cost or ' speed unknown'}")
+            by = f"{100 * abs(1 - speed / before):.0f} %"
+            cost = " for as much" if by == "0 %" else f" for {by} {'less' if speed < before else 'more'}"
+            cost += f" throughput ({format_value(speed, 'tokens/s')} per rank)"
+        of_memory = changes("peak memory", whole, left, "B")
+        parts.append(f"{kind} recomputation {of_memory},{cost or ' speed unknown'}")
     return f"With {names([kinds['none'].row])(kinds['none'].row)}, {'; '.join(parts)}." if parts else ""

@@ -96,6 +96,8 @@ def _sentence(group: Sequence[Trained]) -> str:
     others = [case for case in measured if case is not fullest]
     leanest = min(others, key=lambda case: case.whole_memory() or 0.0)
     name = names((case.row for case in group), QUIET)
+    if (leanest.whole_memory() or 0.0) >= (fullest.whole_memory() or 0.0):
+        return f"None of {len(others)} strategies saves memory against {name(fullest.row)}."
     sentence = (
         f"Of {len(others)} strategies {name(leanest.row)} saves most against {name(fullest.row)}: it lowers peak "
         f"memory {change(fullest.whole_memory() or 1.0, leanest.whole_memory() or 0.0, 'B')}"
@@ -106,5 +108,7 @@ def _sentence(group: Sequence[Trained]) -> str:
         least = min(held, key=lambda case: _held(case, part) or 0.0, default=None)
         if least and (before := _held(fullest, part)):
             share = 100 * (1 - (_held(least, part) or 0.0) / before)
+            if share < 0.5:
+                continue
             parts.append(f"of {said(part)} {name(least.row)} saves most, {share:.0f} %")
     return f"{sentence}{''.join(f'; {part}' for part in parts)}."

@@ -30,6 +30,7 @@ class Traffic(Chart[list[Row]]):
     title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
     section: ClassVar[Section] = "step"
     after: ClassVar[str] = "memory"
+    is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> list[Row] | None:
         # An axis that is silent and was expected to be says nothing.
