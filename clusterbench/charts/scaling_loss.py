@@ -90,7 +90,8 @@ class ScalingLoss(Chart[list[Losses]]):
         sweep, runs = data[0].sweep, data[0].runs
         most = max(sweep.size(run.row) for run in runs)
         best = min((run for run in runs if sweep.size(run.row) == most), key=lambda run: run.whole)
-        start = f"From {sweep.size(sweep.smallest[0])} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
+        name = names((run.row for run in runs), quiet=sharing())
+        start = f"From {sweep.size(sweep.smallest[0])} to {most} {sweep.sizes}, {name(best.row)}"
         if best.whole < WORTH_SAYING:
             return f"{start} loses nothing of the throughput per rank."
         worst_first = sorted(best.losses.items(), key=lambda item: -item[1])
