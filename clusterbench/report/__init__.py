@@ -312,7 +312,8 @@ def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
     """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
     ends: dict[str, set[str]] = {}
     for history in reading.histories:
-        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else history.status)
+        end = history.status if history.status != "ok" else "no whole record"
+        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else end)
     others = {name: status for name, status in ends.items() if "" not in status}
     if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
         return
