@@ -71,7 +71,8 @@ class Layouts(Chart[Ranked]):
             untold = len(cases) - len(compared) - wrong
             silent = f", {untold} ended before that was known" if untold else ""
             sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
-        text = "; ".join([*sentences, _sentence(max(data.mixed, key=len), data.histories)])
+        place, fullest = max(enumerate(data.mixed), key=lambda numbered: len(numbered[1]))
+        text = "; ".join([*sentences, _sentence(fullest, titles(data.mixed)[place].strip(), data.histories)])
         return f"{text[0].upper()}{text[1:]}"
 
     def left_out(self, data: Ranked) -> str:
@@ -130,12 +131,15 @@ def _ended(case: Trained) -> str:
     return "" if _speed(case) else said(case.row.status)
 
 
-def _sentence(group: Sequence[Trained], histories: Mapping[str, History]) -> str:
+def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[str, History]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed, reverse=True)
     best, name = timed[0], names(case.row for case in group)
     fastest = [name(case.row) for case in timed if _speed(case) == _speed(best)]
-    shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
-    said = f"of {len(timed)} for {shape}{best.layout.world_size} ranks {few(fastest, _MOST_TIED)} "
+    shape = str(best.point.get("shape") or "")
+    work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))
+    said = (
+        f"of {len(timed)} for {f'{work} on ' if work else ''}{best.layout.world_size} ranks {few(fastest, _MOST_TIED)} "
+    )
     said += f"{'is' if len(fastest) == 1 else 'are'} the fastest with {format_value(_speed(best), 'tokens/s')} per rank"
     if len(fastest) == len(timed):
         return f"{said}."

@@ -44,7 +44,7 @@ class Recompute(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return next(filter(None, map(_sentence, data)), "")
+        return next(filter(None, (_sentence(group, _title(group, data)) for group in data)), "")
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")
@@ -105,7 +105,7 @@ def _mfu(case: Trained, metric: str, peak: str) -> float | None:
     return case.value(metric, "palm", peak)
 
 
-def _sentence(group: Sequence[Trained]) -> str:
+def _sentence(group: Sequence[Trained], name: str) -> str:
     """What each kind of recomputation saves and costs against none."""
     kinds = {_kind(case): case for case in group}
     if "none" not in kinds or not (whole := kinds["none"].whole_memory()):
@@ -123,4 +123,4 @@ def _sentence(group: Sequence[Trained]) -> str:
             cost += f" throughput ({format_value(speed, 'tokens/s')} per rank)"
         of_memory = changes("peak memory", whole, left, "B")
         parts.append(f"{kind} recomputation {of_memory},{cost or ' speed unknown'}")
-    return f"With {names([kinds['none'].row])(kinds['none'].row)}, {'; '.join(parts)}." if parts else ""
+    return f"With {name}, {'; '.join(parts)}." if parts else ""

@@ -99,3 +99,10 @@ def test_a_margin_that_samples_do_not_tell_from_noise_is_said_to_be_none() -> No
         data = chart.select(sampled(rows, {"dp4": first, "dp2-tp2": noisy, "pp4": noisy}))
         assert data is not None
         assert ("They are not told apart" in chart.answer(data)) != is_told_apart
+
+
+def test_of_several_workloads_the_answer_names_the_one_it_is_about() -> None:
+    rows = [each for size in (8, 16) for of in (("dp4", 9), ("tp4", 8), ("pp4", 7)) for each in step(*of, seq_len=size)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert "; of 3 for tiny, seq len 8 on 4 ranks dp4 is the fastest" in Layouts().answer(data)
