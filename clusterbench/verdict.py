@@ -139,7 +139,9 @@ def _measured(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     have_figure = sum(history.pooled is not None for history in histories)
     wanted = sum(history.status != "skipped" for history in histories)
     wrong = [*_wrong_cases(histories), *_void(answers)]
-    faults = Counter(str(fault.status) for history in histories for fault in history.faults if fault.status != "wrong")
+    # Cases, as all numbers beside it: one that fails in each of three repeats is one.
+    ended = (status for history in histories for status in dict.fromkeys(fault.status for fault in history.faults))
+    faults = Counter(str(status) for status in ended if status != "wrong")
     waiting = sum(history.status == NOT_RUN for history in histories)
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in histories)
     unsteady = len(reading.unsteady | reading.unsettled)

@@ -95,6 +95,13 @@ def test_incomplete_is_1_and_says_what_is_missing(status: str) -> None:
     assert found.measured.sentence == f"1 of 2 cases; 1 {status.replace('_', ' ')}"
 
 
+def test_a_case_that_fails_in_each_repeat_is_one() -> None:
+    repeated = replace(TWO, repeats=3)
+    lost = [(outcome(repeated, "failed", repeat=repeat, reason="it broke"), None) for repeat in range(3)]
+    found = judged(good(ONE), *lost, cases=[ONE, repeated])
+    assert found.measured.sentence == "1 of 2 cases; 1 failed"
+
+
 def test_a_case_that_has_not_run_is_missing() -> None:
     found = judged(good(ONE))
     assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)

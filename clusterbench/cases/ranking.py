@@ -195,22 +195,33 @@ class Contest:
             if spread >= margin:
                 return False, f"They are not told apart: attempts {words}."
             return None, f"Attempts {words}, which is less."
-        first, second = (self._repeats(attempts[0]) for attempts in (fastest, other))
-        if not first or not second:
-            return None, "Their samples are not at hand, so nothing is known of the noise."
-        of_repeats = min(len(first), len(second)) >= FEWEST_REPEATS
-        base, new = (_samples(repeats, of_repeats) for repeats in (first, second))
-        if min(len(base), len(new)) == 1:
-            return None, "With one sample nothing is known of the noise."
-        compared = compare_samples(base, new)
-        if compared.low is None:
-            return None, f"{_counted(compared, of_repeats)} are too few to tell the margin from noise."
-        return compared.differs, _interval(compared, of_repeats)
+        return noise(fastest[0], other[0], self.histories)
 
-    def _repeats(self, case: Trained) -> list[list[float]]:
-        """Seconds of each iteration, a list for each repeat."""
-        history = self.histories.get(case.row.case)
-        return [iteration_times(observation) for observation in history.observations] if history else []
+
+def noise(fastest: Trained, other: Trained, histories: Mapping[str, History]) -> tuple[bool | None, str]:
+    """Whether samples show that one is slower, None where they cannot say, and a sentence about it."""
+    first, second = (_repeats(histories.get(case.row.case)) for case in (fastest, other))
+    if not first or not second:
+        return None, "Their samples are not at hand, so nothing is known of the noise."
+    of_repeats = min(len(first), len(second)) >= FEWEST_REPEATS
+    base, new = (_samples(repeats, of_repeats) for repeats in (first, second))
+    if min(len(base), len(new)) == 1:
+        return None, "With one sample nothing is known of the noise."
+    compared = compare_samples(base, new)
+    if compared.low is None:
+        return None, f"{_counted(compared, of_repeats)} are too few to tell the margin from noise."
+    return compared.differs, _interval(compared, of_repeats)
+
+
+def doubt(fastest: Trained, other: Trained, histories: Mapping[str, History]) -> str:
+    """What is to be said beside a margin that samples do not tell from noise; nothing where they do or cannot say."""
+    differs, words = noise(fastest, other, histories)
+    return words if differs is False else ""
+
+
+def _repeats(history: History | None) -> list[list[float]]:
+    """Seconds of each iteration, a list for each repeat."""
+    return [iteration_times(observation) for observation in history.observations] if history else []
 
 
 def _samples(repeats: Sequence[Sequence[float]], of_repeats: bool) -> list[float]:

@@ -9,6 +9,8 @@ from functools import cache
 
 from clusterbench.errors import LayoutError
 from clusterbench.layout import FOLLOWS_LAYOUT, ParallelLayout
+from clusterbench.options import options_of
+from clusterbench.parallel import parallelisms
 from clusterbench.rows import Row
 from clusterbench.types import Point
 from clusterbench.units import scale
@@ -79,13 +81,22 @@ def trained(rows: Iterable[Row]) -> list[Trained]:
 def groups_of(
     cases: Iterable[Trained], key: Callable[[Trained], tuple[object, ...]], without: Collection[str] = ()
 ) -> list[list[Trained]]:
-    """Cases that share ``key``, and every option but ``without`` and what follows from a layout."""
-    cases = list(cases)
+    """Cases that share ``key``, and every option but ``without`` and what follows from a layout.
+
+    An option of a parallelism that a layout does not use is as good as at its default.
+    """
+    cases, default = list(cases), _defaults()
     names = unlike([case.point for case in cases], FOLLOWS_LAYOUT.union(without))
     groups: dict[tuple[object, ...], list[Trained]] = defaultdict(list)
     for case in cases:
-        groups[*key(case), *[case.point.get(name, _ABSENT) for name in names]].append(case)
+        groups[*key(case), *[case.point.get(name, default.get(name, _ABSENT)) for name in names]].append(case)
     return list(groups.values())
+
+
+@cache
+def _defaults() -> dict[str, object]:
+    """Of every option of a parallelism."""
+    return {name: option.default for kind in parallelisms().values() for name, option in options_of(kind).items()}
 
 
 def unlike(points: Sequence[Point], without: Collection[str]) -> list[str]:
@@ -96,8 +107,12 @@ def unlike(points: Sequence[Point], without: Collection[str]) -> list[str]:
 
 
 def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> bool:
-    """Whether a run is about these groups: more than half of its training cases are in them."""
-    return 2 * sum(len(group) for group in groups) > len(cases)
+    """Whether a run is about these groups: more than half of its training cases with a figure are in them.
+
+    Those without one do not count: where they are in groups of their own, what was measured has its chart all the same.
+    """
+    measured = sum(case.is_measured for case in cases)
+    return 2 * sum(case.is_measured for group in groups for case in group) > measured
 
 
 def memory_parts(cases: Iterable[Trained]) -> list[str]:
@@ -110,6 +125,14 @@ def change(before: float, after: float, unit: str) -> str:
     """``by 25 %, from 40 to 30 MiB``."""
     of = scale(unit, [before, after])
     return f"by {100 * abs(after / before - 1):.0f} %, from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
+
+
+def changes(what: str, before: float, after: float, unit: str) -> str:
+    """``lowers peak memory by 25 %, from 40 to 30 MiB``, ``leaves peak memory at 40 MiB``."""
+    of = scale(unit, [before, after])
+    if of.text(before, 3) == of.text(after, 3):
+        return f"leaves {what} at {of.text(after, 3)} {of.unit}"
+    return f"{'lowers' if after < before else 'raises'} {what} {change(before, after, unit)}"
 
 
 def workloads(rows: Iterable[Row], without: Collection[str] = ()) -> Callable[[Row], tuple[object, ...]]:

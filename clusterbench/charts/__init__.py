@@ -21,6 +21,9 @@ Data = TypeVar("Data")
 
 CAPTION = "How to read it"
 
+IN_OBSERVATIONS = "the others are in observations.jsonl"
+"""Where what no row holds is to be found."""
+
 
 Section = Literal["comparison", "step", "scaling", "pipeline", "links", "host", "steadiness"]
 """Parts of a report, in its order: choices held against each other, what a step needs, what more ranks bring, when the
@@ -99,6 +102,12 @@ def in_order(kinds: Mapping[str, type[Chart[object]]]) -> list[str]:
     return order
 
 
-def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table") -> str:
+def said_of(name: str, sentence: str) -> str:
+    """A sentence about one workload, or one run, of several: its name before it, as it stands above its panels."""
+    name = " ".join(name.split())
+    return f"{name}: {sentence[0].lower()}{sentence[1:]}" if name and sentence else sentence
+
+
+def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table of cases") -> str:
     """Says what was too much to draw, and where the ``others`` are."""
     return f"Drawn are the first {drawn} of {count:,} {what}; {others}." if count > drawn else ""

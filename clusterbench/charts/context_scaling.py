@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
-from clusterbench.cases.trained import Trained, are_most, change, groups_of
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ContextScaling(Chart[list[Curve]]):
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
 
     def answer(self, data: list[Curve]) -> str:
-        return _sentence(data[0])
+        return said_of(data[0].name if len(data) > 1 else "", _sentence(data[0]))
 
     def left_out(self, data: list[Curve]) -> str:
         return curves_note(len(data), MOST, "workloads")
@@ -130,5 +130,4 @@ def _sentence(curve: Curve) -> str:
     before, after = held.get(start.x), held.get(degree)
     if not before or not after:
         return f"{sentence}."
-    verb = "lowers" if after < before else "raises"
-    return f"{sentence} and {verb} peak activations {change(before, after, 'B')}."
+    return f"{sentence} and {changes('peak activations', before, after, 'B')}."

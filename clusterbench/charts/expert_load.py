@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, PALETTE, canvas
@@ -127,7 +127,7 @@ class ExpertLoad(Chart[Loads]):
     def left_out(self, data: Loads) -> str:
         notes = [
             curves_note(len(data.cases), MOST_BARS, "cases"),
-            curves_note(len(data.uneven), MOST_CASES, "uneven loads, layer by layer"),
+            curves_note(len(data.uneven), MOST_CASES, "uneven loads, layer by layer", IN_OBSERVATIONS),
         ]
         return " ".join(filter(None, notes))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import titles
 from clusterbench.cases.trained import Trained, are_most, groups_of, said
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import scale
 
@@ -44,7 +44,7 @@ class ExpertScaling(Chart[list[list[Trained]]]):
         return [figure for group, under in groups for figure in _panels(group, under)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return _sentence(data[0])
+        return said_of(titles(data)[0], _sentence(data[0]))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads")
@@ -97,8 +97,9 @@ def _sentence(group: Sequence[Trained]) -> str:
     even = [case for case in own if _routing(case) == "balanced" and case.layout.ep == last.layout.ep]
     fast, slow = (case.value("tokens_per_s_per_rank") if case else None for case in (even[0] if even else None, last))
     if fast and slow:
-        verb = "more" if fast > slow else "less"
-        sentence += f", and an even load brings {100 * abs(fast / slow - 1):.0f} % {verb} throughput"
+        by = f"{100 * abs(fast / slow - 1):.0f} %"
+        brings = "as much" if by == "0 %" else f"{by} {'more' if fast > slow else 'less'}"
+        sentence += f", and an even load brings {brings} throughput"
     return f"{sentence}."
 
 

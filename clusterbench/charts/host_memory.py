@@ -7,6 +7,7 @@ from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.units import format_value
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -40,4 +41,5 @@ class HostMemory(Chart[list[Series]]):
 
     def answer(self, data: list[Series]) -> str:
         value, ranks, kernel = max((mark.value or 0.0, mark.x, curve.name) for curve in data for mark in curve.measured)
-        return f"The host's memory carries most at {ranks:.0f} ranks: {format_value(value, 'B/s')} ({kernel})."
+        most = f"{format_value(value, 'B/s')} ({kernel})"
+        return f"The host's memory carries most at {plural(round(ranks), 'rank')}: {most}."

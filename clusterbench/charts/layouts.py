@@ -1,52 +1,67 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
-from clusterbench.cases.ranking import percent
+from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
+from clusterbench.drawing.panel import Entry, Panel
 from clusterbench.layout import AXES
+from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
-from clusterbench.words import plural
+from clusterbench.words import few, legible, plural
 
-if TYPE_CHECKING:
-    from clusterbench.drawing.panel import Panel
-
-MOST, MOST_BARS = 8, 48
+MOST, MOST_BARS = 8, 12
+_MOST_TIED = 3
 
 
-class Layouts(Chart[list[list[Trained]]]):
+@dataclass(frozen=True)
+class Ranked:
+    """Cases that do the same work on the same number of ranks, group by group; samples by case."""
+
+    groups: list[list[Trained]]
+    histories: Mapping[str, History]
+
+    @property
+    def mixed(self) -> list[list[Trained]]:
+        """The groups worth a panel; every case counts among those that were compared with one rank."""
+        return [group for group in self.groups if _is_mixed(group)]
+
+
+class Layouts(Chart[Ranked]):
     """All layouts of one model on the same ranks, ranked by tokens per second and rank.
 
     How to read it
     --------------
     Bars of one panel do the same work on the same number of ranks, so the longest is the best choice there. The answer
     says how many were compared with one rank before they were timed; one that computes something else has no bar and
-    says so. On CPU ranks that talk over Gloo the order shows what each layout computes and sends, not how it would rank
-    on GPUs.
+    says so. Of many the best twelve are drawn, and the table behind the bars has all. On CPU ranks that talk over Gloo
+    the order shows what each layout computes and sends, not how it would rank on GPUs.
     """
 
     title: ClassVar[str] = "Layouts ranked by throughput per rank"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "expert_scaling"
 
-    def select(self, reading: Reading) -> list[list[Trained]] | None:
+    def select(self, reading: Reading) -> Ranked | None:
         trained = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
         cases = [case for case in trained if case.row.status != "refused"]
         groups = groups_of(cases, lambda case: (case.layout.world_size,), {*sharing(), "micro_batch_size"})
-        return groups if any(map(_is_mixed, groups)) else None
+        histories = {history.case.id: history for history in reading.histories}
+        return Ranked(groups, histories) if any(map(_is_mixed, groups)) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Panel]:
-        mixed = _mixed(data)
+    def draw(self, data: Ranked) -> list[Panel]:
+        mixed = data.mixed
         unders = titles(mixed, [group[0].layout.world_size for group in mixed])
         return [_bars(group, under) for group, under in zip(mixed[:MOST], unders, strict=False)]
 
-    def answer(self, data: list[list[Trained]]) -> str:
-        cases = [case for group in data for case in group]
+    def answer(self, data: Ranked) -> str:
+        cases = [case for group in data.groups for case in group]
         compared = [case for case in cases if case.value("parity_loss") is not None]
         wrong = sum(case.row.status == "wrong" for case in cases)
         sentences = []
@@ -56,16 +71,22 @@ class Layouts(Chart[list[list[Trained]]]):
             untold = len(cases) - len(compared) - wrong
             silent = f", {untold} ended before that was known" if untold else ""
             sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
-        text = "; ".join([*sentences, _sentence(max(_mixed(data), key=len))])
-        return f"{text[0].upper()}{text[1:]}."
+        place, fullest = max(enumerate(data.mixed), key=lambda numbered: len(numbered[1]))
+        text = "; ".join([*sentences, _sentence(fullest, titles(data.mixed)[place].strip(), data.histories)])
+        return f"{text[0].upper()}{text[1:]}"
 
-    def left_out(self, data: list[list[Trained]]) -> str:
-        mixed = _mixed(data)
-        fullest = max(len(group) for group in mixed)
-        too_much = curves_note(len(mixed), MOST, "workloads") or curves_note(
-            fullest, MOST_BARS, "layouts of a workload"
-        )
-        return " ".join(filter(None, [too_much, _alone(data)]))
+    def left_out(self, data: Ranked) -> str:
+        notes = curves_note(len(data.mixed), MOST, "workloads"), _not_drawn(data.mixed), _alone(data.groups)
+        return " ".join(filter(None, notes))
+
+
+def _not_drawn(groups: Sequence[list[Trained]]) -> str:
+    """How many layouts have no bar as there are too many of them, and where they are."""
+    cut = [len(group) - MOST_BARS for group in groups[:MOST] if len(group) > MOST_BARS]
+    if not cut:
+        return ""
+    more = f"{sum(cut):,} more {'is' if sum(cut) == 1 else 'are'} in the table behind the bars"
+    return f"Drawn are the {MOST_BARS} best of {'a workload' if len(groups) > 1 else f'{len(groups[0]):,}'}; {more}."
 
 
 def _alone(groups: Sequence[list[Trained]]) -> str:
@@ -75,11 +96,6 @@ def _alone(groups: Sequence[list[Trained]]) -> str:
         return ""
     their = "its" if alone == 1 else "their"
     return f"Not drawn: {plural(alone, 'layout')}, too few of {their} workload and number of ranks to rank."
-
-
-def _mixed(groups: Sequence[list[Trained]]) -> list[list[Trained]]:
-    """The groups worth a panel; every case counts among those that were compared with one rank."""
-    return [group for group in groups if _is_mixed(group)]
 
 
 def _is_mixed(group: Sequence[Trained]) -> bool:
@@ -94,25 +110,40 @@ def _speed(case: Trained) -> float:
 
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:
+    """The best as bars; the others are in the table behind them."""
     name = names(case.row for case in group)
-    shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
-    return Bars(
-        f"Throughput per rank on {group[0].layout.world_size} ranks{under}",
+    ranked = sorted(group, key=lambda case: -_speed(case))
+    shown, others = ranked[:MOST_BARS], ranked[MOST_BARS:]
+    best = f"\nthe best {len(shown)} of {len(group):,}" if others else ""
+    panel = Bars(
+        f"Throughput per rank on {group[0].layout.world_size} ranks{under}{best}",
         [name(case.row) for case in shown],
         {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
         "tokens/s",
-        missing={number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)},
+        missing={number: _ended(case) for number, case in enumerate(shown) if not _speed(case)},
         cases=[case.row.case for case in shown],
     ).panel()
+    behind = (Entry((legible(name(case.row)), _speed(case) or None, _ended(case)), case.row.case) for case in others)
+    return replace(panel, entries=(*panel.entries, *behind))
 
 
-def _sentence(group: Sequence[Trained]) -> str:
-    timed = sorted((case for case in group if _speed(case)), key=_speed)
-    best, runner_up = timed[-1], timed[-2]
-    name = names(case.row for case in group)
-    shape = f"{best.point['shape']} on " if best.point.get("shape") else ""
-    return (
-        f"of {len(timed)} for {shape}{best.layout.world_size} ranks {name(best.row)} is the fastest with "
-        f"{format_value(_speed(best), 'tokens/s')} per rank; the runner-up, {name(runner_up.row)}, takes "
-        f"{percent(_speed(best) / _speed(runner_up) - 1)} longer for a step"
+def _ended(case: Trained) -> str:
+    return "" if _speed(case) else said(case.row.status)
+
+
+def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[str, History]) -> str:
+    timed = sorted((case for case in group if _speed(case)), key=_speed, reverse=True)
+    best, name = timed[0], names(case.row for case in group)
+    fastest = [name(case.row) for case in timed if _speed(case) == _speed(best)]
+    shape = str(best.point.get("shape") or "")
+    work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))
+    said = (
+        f"of {len(timed)} for {f'{work} on ' if work else ''}{best.layout.world_size} ranks {few(fastest, _MOST_TIED)} "
     )
+    said += f"{'is' if len(fastest) == 1 else 'are'} the fastest with {format_value(_speed(best), 'tokens/s')} per rank"
+    if len(fastest) == len(timed):
+        return f"{said}."
+    runner_up = timed[len(fastest)]
+    longer = percent(_speed(best) / _speed(runner_up) - 1)
+    noise = doubt(best, runner_up, histories)
+    return f"{said}; the runner-up, {name(runner_up.row)}, takes {longer} longer for a step.{noise and f' {noise}'}"

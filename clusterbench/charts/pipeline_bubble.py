@@ -44,7 +44,8 @@ class PipelineBubble(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return _sentence(max(data, key=lambda group: group[0].layout.pp))
+        deepest = max(data, key=lambda group: group[0].layout.pp)
+        return _sentence(deepest, _title(deepest, data))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")
@@ -140,13 +141,15 @@ def _shares(cases: Sequence[Trained], source: str) -> list[float | None]:
     return [_bubble(case, source) for case in cases]
 
 
-def _sentence(group: Sequence[Trained]) -> str:
+def _sentence(group: Sequence[Trained], name: str) -> str:
     known = [case for case in group if _bubble(case) is not None]
     least, most = min(known, key=lambda case: _bubble(case) or 0.0), max(known, key=lambda case: _bubble(case) or 0.0)
     fastest = max(known, key=lambda case: case.value("tokens_per_s_per_rank") or 0.0)
     speed = fastest.value("tokens_per_s_per_rank")
     ending = f"; fastest is {_name(fastest)} with {format_value(speed, 'tokens/s')} per rank." if speed else "."
-    return f"On {least.layout} {_name(least)} idles least, {_shares_said(least)}, and {_name(most)} most, " + (
+    if _bubble(least) == _bubble(most):
+        return f"On {name} all {len(known)} schedules idle alike, {_shares_said(least)}{ending}"
+    return f"On {name} {_name(least)} idles least, {_shares_said(least)}, and {_name(most)} most, " + (
         f"{_shares_said(most)}{ending}"
     )
 

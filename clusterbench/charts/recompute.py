@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import format_value
@@ -44,7 +44,7 @@ class Recompute(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return next(filter(None, map(_sentence, data)), "")
+        return next(filter(None, (_sentence(group, _title(group, data)) for group in data)), "")
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")
@@ -105,7 +105,7 @@ def _mfu(case: Trained, metric: str, peak: str) -> float | None:
     return case.value(metric, "palm", peak)
 
 
-def _sentence(group: Sequence[Trained]) -> str:
+def _sentence(group: Sequence[Trained], name: str) -> str:
     """What each kind of recomputation saves and costs against none."""
     kinds = {_kind(case): case for case in group}
     if "none" not in kinds or not (whole := kinds["none"].whole_memory()):
@@ -118,8 +118,9 @@ def _sentence(group: Sequence[Trained]) -> str:
         speed = case.value("tokens_per_s_per_rank")
         cost = ""
         if before and speed:
-            cost = f" for {100 * abs(1 - speed / before):.0f} % {'less' if speed < before else 'more'} throughput"
-            cost += f" ({format_value(speed, 'tokens/s')} per rank)"
-        verb = "lowers" if left < whole else "raises"
-        parts.append(f"{kind} recomputation {verb} peak memory {change(whole, left, 'B')},{cost or ' speed unknown'}")
-    return f"With {names([kinds['none'].row])(kinds['none'].row)}, {'; '.join(parts)}." if parts else ""
+            by = f"{100 * abs(1 - speed / before):.0f} %"
+            cost = " for as much" if by == "0 %" else f" for {by} {'less' if speed < before else 'more'}"
+            cost += f" throughput ({format_value(speed, 'tokens/s')} per rank)"
+        of_memory = changes("peak memory", whole, left, "B")
+        parts.append(f"{kind} recomputation {of_memory},{cost or ' speed unknown'}")
+    return f"With {name}, {'; '.join(parts)}." if parts else ""

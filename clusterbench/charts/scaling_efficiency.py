@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.scaling import Sweep, sweeps
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.lines import Lines, Series, mark
 from clusterbench.rows import Row
 
@@ -105,10 +105,14 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     def answer(self, data: list[Scaled]) -> str:
         scaled = data[0]
-        ends = [(max(curve.measured, key=lambda mark: mark.x), curve.name) for curve in scaled.efficiency[:MOST]]
+        ends = [(max(curve.measured, key=lambda mark: mark.x), curve.name) for curve in scaled.efficiency]
         best, name = max(ends, key=lambda end: (end[0].x, end[0].value or 0.0))
-        kept = f"{100 * (best.value or 0.0):.0f} %"
-        return f"At {best.x:.0f} {scaled.sweep.sizes} the best layout, {name}, keeps {kept} of the throughput per rank."
+        kept, at = f"{100 * (best.value or 0.0):.0f} %", f"At {best.x:.0f} {scaled.sweep.sizes}"
+        if len(scaled.sweep.smallest) > 1:  # what keeps most of a slow start is not therefore the fastest
+            sentence = f"{at} {name} keeps most of the throughput per rank of what it is held against, {kept}."
+        else:
+            sentence = f"{at} the best layout, {name}, keeps {kept} of the throughput per rank."
+        return said_of(scaled.sweep.name, sentence)
 
     def left_out(self, data: list[Scaled]) -> str:
         counts = [len(scaled.sweep.kinds) for scaled in data]

@@ -8,7 +8,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing
 from clusterbench.cases.parts import in_order, named, parts_of, told
 from clusterbench.cases.scaling import Sweep, sweeps
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.charts._part_colours import part_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column
@@ -90,15 +90,15 @@ class ScalingLoss(Chart[list[Losses]]):
         sweep, runs = data[0].sweep, data[0].runs
         most = max(sweep.size(run.row) for run in runs)
         best = min((run for run in runs if sweep.size(run.row) == most), key=lambda run: run.whole)
-        start = f"From {sweep.size(sweep.smallest[0])} to {most} {sweep.sizes}, {best.row.point.get('layout')}"
+        name = names((run.row for run in runs), quiet=sharing())
+        start = f"From {sweep.size(sweep.smallest[0])} to {most} {sweep.sizes}, {name(best.row)}"
         if best.whole < WORTH_SAYING:
-            return f"{start} loses nothing of the throughput per rank."
+            return said_of(sweep.name, f"{start} loses nothing of the throughput per rank.")
         worst_first = sorted(best.losses.items(), key=lambda item: -item[1])
         words = [f"{100 * share:.0f} {_more(part)}" for part, share in worst_first if share >= WORTH_SAYING]
         gained = f", less {100 * best.gains:.0f} gained" if best.gains >= WORTH_SAYING else ""
-        return (
-            f"{start} loses {100 * best.whole:.0f} % of the throughput per rank; in points: {', '.join(words)}{gained}."
-        )
+        whole = f"{100 * best.whole:.0f} % of the throughput per rank"
+        return said_of(sweep.name, f"{start} loses {whole}; in points: {', '.join(words)}{gained}.")
 
     def left_out(self, data: list[Losses]) -> str:
         drawn = sum(len(losses.runs[:MOST]) for losses in data[:MOST_SWEEPS])

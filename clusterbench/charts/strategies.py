@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Strategies(Chart[list[list[Trained]]]):
         return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return _sentence(data[0])
+        return said_of(titles(data)[0], _sentence(data[0]))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads") or curves_note(len(data[0]), MOST_BARS, "strategies")
@@ -96,6 +96,8 @@ def _sentence(group: Sequence[Trained]) -> str:
     others = [case for case in measured if case is not fullest]
     leanest = min(others, key=lambda case: case.whole_memory() or 0.0)
     name = names((case.row for case in group), QUIET)
+    if (leanest.whole_memory() or 0.0) >= (fullest.whole_memory() or 0.0):
+        return f"None of {len(others)} strategies saves memory against {name(fullest.row)}."
     sentence = (
         f"Of {len(others)} strategies {name(leanest.row)} saves most against {name(fullest.row)}: it lowers peak "
         f"memory {change(fullest.whole_memory() or 1.0, leanest.whole_memory() or 0.0, 'B')}"
@@ -106,5 +108,7 @@ def _sentence(group: Sequence[Trained]) -> str:
         least = min(held, key=lambda case: _held(case, part) or 0.0, default=None)
         if least and (before := _held(fullest, part)):
             share = 100 * (1 - (_held(least, part) or 0.0) / before)
+            if share < 0.5:
+                continue
             parts.append(f"of {said(part)} {name(least.row)} saves most, {share:.0f} %")
     return f"{sentence}{''.join(f'; {part}' for part in parts)}."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.spans import Span, spans
 from clusterbench.formulas.schedules import objection, order, play
 from clusterbench.formulas.statistics import median
@@ -102,8 +102,7 @@ class Timeline(Chart[list[Step]]):
         return f"{sentence}; the difference is largest on the rank with {step.where}, which waits {longer} longer."
 
     def left_out(self, data: list[Step]) -> str:
-        elsewhere = "the others are in observations.jsonl"
-        return curves_note(len(data), MOST_CASES, "timelines, the longest pipelines", elsewhere)
+        return curves_note(len(data), MOST_CASES, "timelines, the longest pipelines", IN_OBSERVATIONS)
 
 
 def _shares(step: Step) -> str:

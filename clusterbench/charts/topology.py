@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
@@ -78,7 +78,7 @@ class Topology(Chart[list[Joined]]):
         return f"{odd} {verb} devices in another way than the others."
 
     def left_out(self, data: list[Joined]) -> str:
-        return curves_note(len(data), MOST, "matrices")
+        return curves_note(len(data), MOST, "matrices", IN_OBSERVATIONS)
 
 
 def _parts(joined: Joined) -> tuple[tuple[str, ...], Mapping[str, Mapping[str, str]], Mapping[str, str]]:

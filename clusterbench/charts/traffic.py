@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -29,6 +30,7 @@ class Traffic(Chart[list[Row]]):
     title: ClassVar[str] = "Traffic per step and axis, counted against the formula"
     section: ClassVar[Section] = "step"
     after: ClassVar[str] = "memory"
+    is_aside: ClassVar[bool] = True
 
     def select(self, reading: Reading) -> list[Row] | None:
         # An axis that is silent and was expected to be says nothing.
@@ -65,7 +67,8 @@ class Traffic(Chart[list[Row]]):
         return f"Counted traffic equals the formula {words} comparisons.{more}"
 
     def left_out(self, data: list[Row]) -> str:
-        return curves_note(len({row.case for row in data}), MOST, "cases")
+        fullest = max(Counter(row.detail.get("axis", "") for row in data).values())
+        return curves_note(fullest, MOST, "cases of an axis")
 
 
 def _is_routed(row: Row) -> bool:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import apart, names, sharing
-from clusterbench.cases.ranking import percent
+from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.bars import Bars
+from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
@@ -22,7 +24,15 @@ OF_THE_JOB = ("micro_batch_size", "gradient_accumulation_steps", "precision", "g
 """Options that say how a step is done, beside those of parallelisms."""
 
 
-class Ways(Chart[list[list[Trained]]]):
+@dataclass(frozen=True)
+class Choices:
+    """Cases of one layout and workload, group by group; samples by case."""
+
+    groups: list[list[Trained]]
+    histories: Mapping[str, History]
+
+
+class Ways(Chart[Choices]):
     """One layout's step, done in one way after the other, ranked by tokens per second and rank.
 
     How to read it
@@ -39,20 +49,23 @@ class Ways(Chart[list[list[Trained]]]):
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "layouts"
 
-    def select(self, reading: Reading) -> list[list[Trained]] | None:
+    def select(self, reading: Reading) -> Choices | None:
         cases = reading.trained_with("tokens_per_s_per_rank", "mfu")
         groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), {*sharing(), *OF_THE_JOB})
         groups = [group for group in groups if _is_a_choice(group)]
-        return groups if groups and are_most(groups, cases) else None
+        histories = {history.case.id: history for history in reading.histories}
+        return Choices(groups, histories) if groups and are_most(groups, cases) else None
 
-    def draw(self, data: list[list[Trained]]) -> list[Panel]:
-        return [panel for group in data[:MOST] for panel in _panels(group, _title(group, data))]
+    def draw(self, data: Choices) -> list[Panel]:
+        return [panel for group in data.groups[:MOST] for panel in _panels(group, _title(group, data.groups))]
 
-    def answer(self, data: list[list[Trained]]) -> str:
-        return _sentence(data[0])
+    def answer(self, data: Choices) -> str:
+        first, *others = data.groups
+        return said_of(_title(first, data.groups) if others else "", _sentence(first, data.histories))
 
-    def left_out(self, data: list[list[Trained]]) -> str:
-        return curves_note(len(data), MOST, "layouts and workloads") or curves_note(len(data[0]), MOST_BARS, "ways")
+    def left_out(self, data: Choices) -> str:
+        groups = data.groups
+        return curves_note(len(groups), MOST, "layouts and workloads") or curves_note(len(groups[0]), MOST_BARS, "ways")
 
 
 def _is_a_choice(group: Sequence[Trained]) -> bool:
@@ -112,10 +125,10 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     return panels
 
 
-def _sentence(group: Sequence[Trained]) -> str:
+def _sentence(group: Sequence[Trained], histories: Mapping[str, History]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed)
     best, runner_up, slowest = timed[-1], timed[-2], timed[0]
-    ways = _ways(group)
+    ways, noise = _ways(group), doubt(timed[-1], timed[-2], histories)
     share, is_of_bfloat16 = _mfu(best, "palm"), best.value("mfu", "palm", OF_BFLOAT16) is not None
     peak = "bfloat16's peak" if is_of_bfloat16 else "the peak"
     used = f", {100 * share:.1f} % of {peak} (MFU, palm)" if share else ""
@@ -124,5 +137,5 @@ def _sentence(group: Sequence[Trained]) -> str:
         f"The fastest of {len(timed)} ways to do a step{of} with {best.layout} is {ways[best.row.case]}: "
         f"{format_value(_speed(best), 'tokens/s')} per rank{used}. The runner-up, {ways[runner_up.row.case]}, takes "
         f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {ways[slowest.row.case]}, "
-        f"{percent(_speed(best) / _speed(slowest) - 1)}."
+        f"{percent(_speed(best) / _speed(slowest) - 1)}.{noise and f' Of the first two: {noise[0].lower()}{noise[1:]}'}"
     )

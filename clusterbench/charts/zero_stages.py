@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, titles
-from clusterbench.cases.trained import Trained, are_most, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
+from clusterbench.charts import Chart, Section, curves_note, said_of
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")
-        if len({_base(case)[1:] for case in cases}) != 1:  # the same mix of everything else
+        if len({_base(case)[1:-1] for case in cases}) != 1:  # the same mix of everything else, on any nodes
             return None
         groups = groups_of(cases, _base, frozenset({"offload", "shard_group_size"}))
         groups = [group for group in groups if len({case.layout.zero for case in group if case.is_measured}) > 2]
@@ -45,7 +45,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
         return [figure for group, under in groups for figure in _panels(group, under)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return _sentence(data[-1])
+        return said_of(titles(data)[-1], _sentence(data[-1]))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads")
@@ -107,18 +107,22 @@ def _kept(case: Trained) -> float:
 
 
 def _sentence(group: Sequence[Trained]) -> str:
-    """What each stage alone leaves at rest and at its peak, and how much more it sends."""
-    plain = {case.layout.zero: case for case in reversed(group) if case.is_measured}
-    if 0 not in plain or not (before := _kept(plain[0])):
-        return ""
-    peak, sent = plain[0].whole_memory(), _sent(plain[0])
-    parts = []
-    for stage in sorted(plain.keys() - {0}):
-        case = plain[stage]
-        words = f"ZeRO {stage} lowers memory at rest {change(before, _kept(case), 'B')}"
-        if peak and (at_peak := case.whole_memory()):
-            words += f", the peak by {100 * (1 - at_peak / peak):.0f} %"
-        if sent:
-            words += f", and sends {_sent(case) / sent:.2g} times the bytes"
-        parts.append(words)
-    return f"On {plain[0].layout.world_size} ranks {'; '.join(parts)}." if parts else ""
+    """What each stage alone leaves at rest and at its peak, and how much more it sends than the first with a figure."""
+    plain = {case.layout.zero: case for case in reversed(group) if case.is_measured and _kept(case)}
+    first, *others = sorted(plain) or [0]
+    parts = [f"ZeRO {stage} {_against(plain[stage], plain[first])}" for stage in others]
+    against = f", against ZeRO {first}," if first else ""
+    return f"On {plain[first].layout.world_size} ranks{against} {'; '.join(parts)}." if parts else ""
+
+
+def _against(case: Trained, first: Trained) -> str:
+    words = changes("memory at rest", _kept(first), _kept(case), "B")
+    peak, at_peak, sent = first.whole_memory(), case.whole_memory(), _sent(first)
+    if peak and at_peak:
+        less = 100 * (1 - at_peak / peak)
+        verb = "lowers" if less > 0 else "raises"
+        words += f", {'' if words.startswith(verb) else f'{verb} '}the peak by {abs(less):.0f} %"
+    if sent:
+        times = f"{_sent(case) / sent:.2g}"
+        words += f", and sends {'as many' if times == '1' else f'{times} times the'} bytes"
+    return words

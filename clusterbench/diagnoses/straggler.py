@@ -40,6 +40,7 @@ stretches more, by the root of the time."""
 _MANY = 3.0  # times, beyond which a percentage is hard to read
 _FEWEST = 3  # independent iterations for an interval
 _MOST_WANTED = 1000  # iterations; from more noise nobody can say how many it takes
+_SHORTEST_STRETCH_S = 1e-6  # no clock tells less, and what is shorter would have no exponential
 _BY_CHANCE = 3.3  # standard deviations that a healthy rank is beyond once in a thousand
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
@@ -164,7 +165,7 @@ class _Evidence:
         """The variance of a stretch's mean that its iterations do not show."""
         if not self.stretches:
             return 0.0
-        stretch_s = sum(self.seconds[0]) / self.stretches
+        stretch_s = max(sum(self.seconds[0]) / self.stretches, _SHORTEST_STRETCH_S)
         return WANDERS**2 * max(1.0, WANDERS_WITHIN_S / stretch_s)
 
     def peers(self, rank: int) -> list[int]:

@@ -35,7 +35,8 @@ class Bars:
     parts, expected
         By name and bar. What was expected of a part is a tick, where the part should have ended.
     markers
-        A hollow diamond for each bar: a total that is not the sum of the parts.
+        A hollow diamond for each bar: a total that is not the sum of the parts. Where the figure behind a bar is that
+        of the bar and the diamond's is another, it stands beside it.
     missing
         How a bar without a figure ended.
     cases
@@ -123,12 +124,19 @@ class Bars:
                     color=MUTED, fontsize=7.5,
                 )  # fmt: skip
             elif total:
-                marker = self._marker(bar)
-                shown = total if self.expected is None or marker is None else marker
                 axes.annotate(
-                    self._of.text(shown, 3), (self._end(bar), bar), (7, 0), textcoords="offset points", va="center",
+                    self._said(bar, total), (self._end(bar), bar), (7, 0), textcoords="offset points", va="center",
                     fontsize=7.5, color=INK,
                 )  # fmt: skip
+
+    def _said(self, bar: int, total: float) -> str:
+        said, marker = self._of.text(total, 3), self._marker(bar)
+        if marker is None:
+            return said
+        of_marker = self._of.text(marker, 3)
+        if self.expected is not None:
+            return of_marker
+        return said if said == of_marker else f"{said}, ◇ {of_marker}"
 
     def _mark(self, axes: Axes, ticks: Sequence[tuple[float, int]]) -> None:
         if ticks:

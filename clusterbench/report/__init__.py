@@ -312,7 +312,8 @@ def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
     """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
     ends: dict[str, set[str]] = {}
     for history in reading.histories:
-        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else history.status)
+        end = history.status if history.status != "ok" else "no whole record"
+        ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else end)
     others = {name: status for name, status in ends.items() if "" not in status}
     if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
         return
@@ -365,18 +366,24 @@ def _severity(findings: Sequence[Finding]) -> int:
 
 
 def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) -> dict[str, Any]:
-    """What a diagnosis found. Notes stand behind what counts, and are not counted with it."""
+    """What a diagnosis found. Notes stand behind what counts, and are not counted with it.
+
+    Notes alone are no fault: they are not called what the diagnosis looks for, and its advice is of no use where each
+    note is of a check of its own.
+    """
     kind: type[Diagnosis] = diagnoses()[name]
     advice = sections(kind)
     counted = [finding for finding in findings if finding.severity != "note"]
     notes = [finding for finding in findings if finding.severity == "note"]
-    if not counted:
+    are_notes = not counted
+    if are_notes:
         counted, notes = notes, []
+    title = counted[0].title if len(counted) == 1 else _places(counted)
     behind = [*counted[_SHOWN:], *notes]
     numbers = [f"{len(counted) - _SHOWN:,} more"] if len(counted) > _SHOWN else []
     return {
-        "title": f"{in_words(name)}: {counted[0].title if len(counted) == 1 else _places(counted)}",
-        "about": summary(kind).rstrip("."),
+        "title": title if are_notes else f"{in_words(name)}: {title}",
+        "about": "Worth knowing; no fault" if are_notes else summary(kind).rstrip("."),
         "severity": ("error", "warning", "note")[_severity(findings)],
         "total": len(counted),
         "is_said": len(counted) == 1 and counted[0].brief in ("", counted[0].what) and not _home(counted[0], places),
@@ -384,7 +391,9 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
         "more": [(finding, _home(finding, places)) for finding in behind[: _MOST - _SHOWN]],
         "folded": " and ".join([*numbers, *([plural(len(notes), "note")] if notes else [])]),
         "left_out": _more(len(findings), _MOST, "findings"),
-        "advice": {heading: advice[heading] for heading in HEADINGS},
+        "advice": {}
+        if are_notes and all(note.confirm for note in counted)
+        else {each: advice[each] for each in HEADINGS},
     }
 
 

@@ -65,7 +65,7 @@ def test_many_curves_are_spread_over_panels() -> None:
     sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
     assert len(BusbwBySize().draw(sweep)) == 3
-    assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table."
+    assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table of cases."
 
 
 def collective(benchmark: str, *busbw: float, num_nodes: int = 1) -> list[Row]:

@@ -51,3 +51,8 @@ def test_a_case_without_a_figure_is_a_gap() -> None:
 
 def test_without_cp_it_shows_nothing() -> None:
     assert ContextScaling().select(of_rows([*step("tp1", 9, 9), *step("tp2", 8, 8)])) is None
+
+
+def test_one_rank_has_options_of_data_parallelism_and_is_the_start_all_the_same() -> None:
+    (curve,) = ContextScaling().select(of_rows([*step("tp1", 1000, 80, compress="none"), *ROWS[3:]])) or []
+    assert [mark.x for mark in curve.throughput["ring"].marks] == [1, 2, 4]

@@ -98,7 +98,7 @@ def test_the_worst_cases_are_drawn_and_the_rest_counted() -> None:
     assert data.uneven[0].case == cases[-1][0].id
     assert len(ExpertLoad().draw(data)) == 2 + 4
     assert ExpertLoad().left_out(data) == (
-        "Drawn are the first 4 of 7 uneven loads, layer by layer; all are in the table."
+        "Drawn are the first 4 of 7 uneven loads, layer by layer; the others are in observations.jsonl."
     )
 
 

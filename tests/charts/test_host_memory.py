@@ -26,6 +26,8 @@ def test_the_answer_is_the_most_the_memory_carries() -> None:
     )
     assert data is not None
     assert HostMemory().answer(data) == "The host's memory carries most at 4 ranks: 30.0 GB/s (triad)."
+    alone = HostMemory().select(of_rows([streamed("triad", 1, 3e10), streamed("triad", 2, 1e10)]))
+    assert "at 1 rank:" in HostMemory().answer(alone or [])
 
 
 def test_of_several_sizes_the_first_is_drawn() -> None:

@@ -1,7 +1,11 @@
+from dataclasses import replace
+
+from clusterbench.cases import Reading
 from clusterbench.charts.layouts import Layouts
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History
 from tests.charts.steps import trained
-from tests.report.synthetic import of_rows
+from tests.report.synthetic import case, observation, of_rows
 
 
 def step(layout: str, speed: float, **options: object) -> list[Row]:
@@ -50,6 +54,55 @@ def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
 
 def test_layouts_too_few_to_rank_are_counted_below_the_chart() -> None:
     chart = Layouts()
-    assert chart.left_out(chart.select(of_rows([*ROWS, *step("dp8", 9)])) or []) == (
-        "Not drawn: 1 layout, too few of its workload and number of ranks to rank."
+    data = chart.select(of_rows([*ROWS, *step("dp8", 9)]))
+    assert data is not None
+    assert chart.left_out(data) == "Not drawn: 1 layout, too few of its workload and number of ranks to rank."
+
+
+def test_of_many_the_best_twelve_are_bars_and_the_table_behind_them_has_all() -> None:
+    many = [row for size in range(1, 15) for row in step("dp2-tp2", size, micro_batch_size=size)]
+    chart = Layouts()
+    data = chart.select(of_rows([*step("dp4", 900), *step("pp4", 800), *many, *trained("cp4", status="timeout")]))
+    assert data is not None
+    (panel,) = chart.draw(data)
+    assert len(panel.figure.axes[0].get_yticks()) == 12
+    assert panel.title == "Throughput per rank on 4 ranks the best 12 of 17"
+    assert [entry.cells[1] for entry in panel.entries] == [900, 800, *range(14, 0, -1), None]
+    assert panel.entries[-1].cells[2] == "timeout"
+    assert chart.left_out(data) == "Drawn are the 12 best of 17; 5 more are in the table behind the bars."
+
+
+def test_layouts_that_tie_are_named_together() -> None:
+    chart = Layouts()
+    data = chart.select(of_rows([*step("dp4", 900), *step("dp2-tp2", 900), *step("pp4", 300)]))
+    assert data is not None
+    assert "dp4, dp2-tp2 are the fastest with 900 tokens/s per rank; the runner-up, pp4, takes 200 %" in (
+        chart.answer(data)
     )
+
+
+def sampled(rows: list[Row], seconds: dict[str, list[float]]) -> Reading:
+    """``seconds`` are those of each iteration, by layout."""
+    of = {row.case: str(row.point["layout"]) for row in rows}
+    histories = [
+        History(replace(case(layout), id=name), (), (observation(case(layout), [seconds[layout]] * 4),))
+        for name, layout in of.items()
+    ]
+    return replace(of_rows(rows), histories=tuple(histories))
+
+
+def test_a_margin_that_samples_do_not_tell_from_noise_is_said_to_be_none() -> None:
+    rows = [*step("dp4", 900), *step("dp2-tp2", 890), *step("pp4", 300)]
+    noisy, steady = [1.0, 1.2, 0.9, 1.1, 0.8, 1.3], [0.5, 0.501, 0.5, 0.499, 0.5, 0.5]
+    chart = Layouts()
+    for first, is_told_apart in ((noisy, False), (steady, True)):
+        data = chart.select(sampled(rows, {"dp4": first, "dp2-tp2": noisy, "pp4": noisy}))
+        assert data is not None
+        assert ("They are not told apart" in chart.answer(data)) != is_told_apart
+
+
+def test_of_several_workloads_the_answer_names_the_one_it_is_about() -> None:
+    rows = [each for size in (8, 16) for of in (("dp4", 9), ("tp4", 8), ("pp4", 7)) for each in step(*of, seq_len=size)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert "; of 3 for tiny, seq len 8 on 4 ranks dp4 is the fastest" in Layouts().answer(data)

@@ -45,3 +45,10 @@ def test_a_schedule_that_failed_keeps_its_place() -> None:
 
 def test_one_schedule_alone_shows_nothing() -> None:
     assert PipelineBubble().select(of_rows(step("1f1b", 0.4, 0.3, 0.27, 250))) is None
+
+
+def test_of_schedules_that_idle_alike_none_is_first() -> None:
+    chart = PipelineBubble()
+    data = chart.select(of_rows([*step("1f1b", 0.4, 0.3, 0.27, 250), *step("gpipe", 0.4, 0.3, 0.27, 240)]))
+    assert data is not None
+    assert chart.answer(data).startswith("On pp4 all 2 schedules idle alike, 40 % of the step (")

@@ -46,3 +46,18 @@ def test_one_way_of_recomputing_shows_nothing() -> None:
 def test_a_run_about_something_else_shows_nothing() -> None:
     others = [row for degree in (1, 2, 4, 8) for row in step("none", 9, 9, f"tp{degree}")]
     assert Recompute().select(of_rows([*ROWS, *others])) is None
+
+
+def test_what_neither_saves_nor_costs_is_said_so() -> None:
+    chart = Recompute()
+    data = chart.select(of_rows([*step("none", 100, 1000), *step("selective", 100, 1001)]))
+    assert data is not None
+    assert chart.answer(data) == (
+        "With dp2, selective recomputation leaves peak memory at 100 MiB, for as much throughput (1,001 tokens/s per "
+        "rank)."
+    )
+
+
+def test_cases_that_were_lost_take_no_chart_from_those_that_were_measured() -> None:
+    lost = [row for kind in ("selective", "full") for row in trained("tp2", status="timeout", recompute=kind)]
+    assert Recompute().select(of_rows([*ROWS, *step("none", 9, 9, "tp2"), *lost])) is not None

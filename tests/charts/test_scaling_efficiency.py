@@ -133,3 +133,24 @@ def test_two_workloads_are_named() -> None:
         runs("tp2", 2, 0.9, seq_len=128),
     )
     assert [scaled.sweep.name for scaled in data] == ["seq 64", "seq 128"]
+
+
+def test_the_best_layout_is_named_though_it_is_not_drawn() -> None:
+    kinds = ("dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3", "pp2", "cp2", "tp2", "tp2+sp")
+    data = selected(runs("tp1", 1, 1.0), *(runs(kind, 2, 0.9 if kind == "tp2+sp" else 0.5) for kind in kinds))
+    assert ScalingEfficiency().answer(data) == (
+        "At 2 ranks the best layout, tp+sp, keeps 90 % of the throughput per rank."
+    )
+
+
+def test_what_keeps_most_of_its_own_start_is_not_called_the_best() -> None:
+    again = {"recompute": "full"}
+    data = selected(
+        runs("tp1", 1, 1.0, recompute="none"),
+        runs("tp2", 2, 0.8, recompute="none"),
+        [*runs("tp1", 1, 1.0, **again)[:1], runs("tp1", 1, 0.7, **again)[1]],
+        [*runs("tp2", 2, 0.9, **again)[:1], runs("tp2", 2, 0.63, **again)[1]],
+    )
+    assert ScalingEfficiency().answer(data) == (
+        "At 2 ranks tp, full recompute keeps most of the throughput per rank of what it is held against, 90 %."
+    )

@@ -72,3 +72,11 @@ def test_a_run_that_loses_nothing_says_so() -> None:
 
 def test_without_parts_there_is_nothing_to_take_apart() -> None:
     assert selected(run("tp2", 2, 5.0)) is None
+
+
+def test_of_layouts_that_differ_in_an_option_the_answer_says_which() -> None:
+    slow, fast = (
+        [each._replace(case=f"{each.case} {schedule}", point={**each.point, "schedule": schedule}) for each in rows]
+        for schedule, rows in (("gpipe", run("pp4", 4, 4.0, rest=2.0)), ("zbv", run("pp4", 4, 2.5, rest=0.5)))
+    )
+    assert ScalingLoss().answer(selected(slow, fast)).startswith("From 1 to 4 ranks, pp4, zbv loses 20 %")

@@ -151,7 +151,7 @@ def test_what_is_said_of_outliers_does_not_overlap() -> None:
 def test_of_many_unsteady_cases_the_worst_are_drawn_and_the_rest_counted() -> None:
     data = courses(*((case(str(number)), [interrupted(every=3 + number % 4)]) for number in range(20)))
     assert len(data.drawn) == MOST
-    assert Stability().left_out(data) == "Drawn are the first 6 of 20 unsteady cases; all are in the table."
+    assert Stability().left_out(data) == "Drawn are the first 6 of 20 unsteady cases; all are in the table of cases."
 
 
 def test_a_few_iterations_say_nothing() -> None:

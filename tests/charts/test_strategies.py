@@ -51,3 +51,11 @@ def test_without_plain_data_parallelism_there_is_nothing_to_compare_with() -> No
 
 def test_different_numbers_of_ranks_are_no_comparison() -> None:
     assert Strategies().select(of_rows([*ROWS, *step("dp8", 30)])) is None
+
+
+def test_where_nothing_saves_memory_it_is_said_so() -> None:
+    others = [step(layout, 50, 9, 21) for layout in ("dp4+zero1", "dp4+zero3", "tp4", "pp4", "cp4")]
+    chart = Strategies()
+    data = chart.select(of_rows([*step("dp4", 40), *(row for rows in others for row in rows)]))
+    assert data is not None
+    assert chart.answer(data) == "None of 5 strategies saves memory against dp4."

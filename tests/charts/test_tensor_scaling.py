@@ -90,3 +90,10 @@ def test_an_option_that_only_some_layouts_have_does_not_split_a_curve() -> None:
     rows = [*step("tp1", 9, tp=1), *step("tp2", 8, tp=2, loss_parallel=True), *step("tp4", 7, tp=4, loss_parallel=True)]
     (curve,) = TensorScaling().select(of_rows(rows)) or []
     assert [mark.value for mark in curve.throughput["TP"].marks] == [9, 8, 7]
+
+
+def test_of_several_workloads_the_answer_names_the_one_it_is_about() -> None:
+    steps = [step(layout, speed, seq_len=size) for size in (8, 16) for layout, speed in (("tp1", 1000), ("tp2", 800))]
+    assert answer([row for rows in steps for row in rows]).startswith(
+        "seq len 8: from tp1 to tp2 throughput per rank fell from 1,000 to 800 tokens/s"
+    )

@@ -41,3 +41,13 @@ def test_what_a_router_decides_is_not_held_against_the_formula() -> None:
 
 def test_an_axis_without_traffic_shows_nothing() -> None:
     assert Traffic().select(of_rows([traffic("dp", 0, 0)])) is None
+
+
+def test_cases_of_several_axes_are_not_said_to_be_missing() -> None:
+    cases = [case(str(number), point={"layout": f"dp2-tp{number}"}) for number in range(60)]
+    rows = [
+        row(of, "traffic_bytes", 64, unit="B", detail={"axis": axis})
+        for of, axis in zip(cases, ["dp"] * 25 + ["tp"] * 20 + ["cp"] * 15, strict=True)
+    ]
+    assert Traffic().left_out(rows[1:]) == ""
+    assert Traffic().left_out(rows) == "Drawn are the first 24 of 25 cases of an axis; all are in the table of cases."

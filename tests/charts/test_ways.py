@@ -60,3 +60,14 @@ def test_one_option_and_other_layouts_show_nothing() -> None:
     layouts = [row for layout in ("tp2", "dp2", "pp2") for row in step(1.0, layout=layout)]
     assert Ways().select(of_rows(layouts)) is None
     assert Ways().select(of_rows([*FULL, *NONE, *EIGHT, *layouts, *step(1.0, layout="cp2")])) is None
+
+
+def test_shares_of_both_conventions_are_said_beside_the_bar() -> None:
+    figures = {"tokens_per_s_per_rank": 3.0, "mfu/datasheet": 0.5}
+    rows = [*trained("tp1", figures, **LADDER, compile=True), *FULL, *NONE]
+    like = next(row for row in rows if row.metric == "mfu")
+    rows.append(like._replace(value=0.54, detail={"flops_convention": "palm_6n", "peak": "datasheet"}))
+    data = Ways().select(of_rows(rows))
+    assert data is not None
+    _, share = Ways().draw(data)
+    assert [text.get_text() for text in share.figure.axes[0].texts] == ["64.9", "54", "50, ◇ 54"]

@@ -42,3 +42,27 @@ def test_stages_of_different_mixes_show_nothing() -> None:
 
 def test_two_stages_are_no_comparison() -> None:
     assert ZeroStages().select(of_rows(ROWS[:8])) is None
+
+
+def test_options_that_one_stage_alone_has_do_not_tell_the_others_apart() -> None:
+    """Only DDP, of no stage and of stage 1, has an option ``compress``."""
+    plain = [*step("dp4", 16, 20, 6, compress="none"), *step("dp4+zero1", 10, 14, 9, compress="none")]
+    data = ZeroStages().select(of_rows([*plain, *step("dp4+zero3", 4, 10, 18)]))
+    assert data is not None
+    assert [len(group) for group in data] == [3]
+
+
+def test_stages_are_compared_on_each_number_of_nodes() -> None:
+    wide = [row._replace(case=f"{row.case} wide", num_nodes=2) for row in ROWS]
+    assert len(ZeroStages().select(of_rows([*ROWS, *wide])) or []) == 2
+
+
+def test_where_the_first_stage_has_no_figure_the_next_is_what_others_are_held_against() -> None:
+    lost = trained("dp4", status="out_of_memory")
+    chart = ZeroStages()
+    data = chart.select(of_rows([*lost, *ROWS[4:], *step("dp4+zero2", 10, 15, 9)]))
+    assert data is not None
+    assert chart.answer(data) == (
+        "On 4 ranks, against ZeRO 1, ZeRO 2 leaves memory at rest at 10 MiB, raises the peak by 7 %, and sends as many "
+        "bytes; ZeRO 3 lowers memory at rest by 60 %, from 10 to 4 MiB, the peak by 29 %, and sends 2 times the bytes."
+    )

@@ -345,3 +345,7 @@ def test_cases_of_one_benchmark_count_together() -> None:
     (finding,) = Straggler().answer(reading(*records, cases=cases)).findings
     assert finding.where == "rank 3 on n1"
     assert "over 30 iterations of" in finding.evidence
+
+
+def test_times_that_no_clock_tells_end_no_report() -> None:
+    assert answer([[1e-15] * 20, [1.1e-15] * 20]).findings == ()

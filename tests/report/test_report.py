@@ -123,9 +123,19 @@ def test_findings_come_worst_first_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_place_of_several_findings_is_named_once_in_their_title() -> None:
-    findings = [Finding(f"host {host}", what, "note") for host, what in (("a", "x"), ("a", "y"), ("b", "x"))]
+    findings = [Finding(f"host {host}", what, "error") for host, what in (("a", "x"), ("a", "y"), ("b", "x"))]
     assert _group("unfit_host", findings[:2], {})["title"] == "Unfit host: host a"
     assert _group("unfit_host", findings, {})["title"] == "Unfit host: host a, host b"
+
+
+def test_notes_alone_are_not_called_a_fault() -> None:
+    virtual = Finding("host vm", "is a virtual machine of kvm", "note", confirm="systemd-detect-virt", fix="nothing")
+    said = _group("unfit_host", [virtual], {})
+    assert (said["title"], said["about"]) == ("host vm: is a virtual machine of kvm", "Worth knowing; no fault")
+    assert said["advice"] == {}
+    capped = _group("throttling", [Finding("GPU 0 on vm", "clocks were lowered (sw power cap)", "note")], {})
+    assert capped["title"] == "GPU 0 on vm: clocks were lowered (sw power cap)"
+    assert "How to confirm" in capped["advice"]
 
 
 def test_notes_stand_behind_what_counts_and_are_not_counted_with_it() -> None:

@@ -1,0 +1,60 @@
+"""Each suite of training steps is answered by the chart of its question, whatever options its layouts have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterbench.charts import charts
+from clusterbench.cluster import Cluster
+from clusterbench.planning import make_plan
+from clusterbench.rows import Row
+from clusterbench.suite import load_suite
+from clusterbench.types import Case
+from tests.charts.steps import MIB
+from tests.report.synthetic import of_rows, row
+
+SUITES = Path(__file__).parents[2] / "suites"
+OWN_CHART = {
+    "tp_scale": "tensor_scaling",
+    "sp_scale": "tensor_scaling",
+    "cp_scale": "context_scaling",
+    "pp_schedules": "pipeline_bubble",
+    "ep_scale": "expert_scaling",
+    "zero_stages": "zero_stages",
+    "recompute": "recompute",
+    "memory_savings": "strategies",
+    "layouts_5d": "layouts",
+}
+KEPT = ("parameters", "gradients", "optimizer_state")
+
+
+def figures(of: Case) -> Iterator[Row]:
+    """Everything that a training step may show, of a size that differs from layout to layout."""
+    layout = str(of.point["layout"])
+    size = 9 * MIB / (1 + len(layout))
+    yield row(of, "tokens_per_s_per_rank", 1000.0 - of.world_size, unit="tokens/s")
+    yield row(of, "parity_loss", 1e-7, unit="1")
+    for category in KEPT:
+        yield row(of, "memory_at_rest", size, unit="B", detail={"category": category})
+    for category in (*KEPT, "activations", "total"):
+        yield row(of, "peak_memory", size, unit="B", detail={"category": category})
+    if "pp" in layout:
+        yield row(of, "bubble", 1.0 / (1 + len(str(of.point["schedule"]))), detail={"source": "measured"})
+    if "routing" in of.point:
+        for part in ("dispatch", "products", "combine"):
+            yield row(of, "expert_time", 0.1, detail={"part": part})
+
+
+@pytest.mark.parametrize("cluster", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", OWN_CHART)
+def test_a_suite_is_answered_by_the_chart_of_its_question(name: str, cluster: str) -> None:
+    suite = load_suite(SUITES / f"{name}.yaml")
+    ranks = Cluster(1, suite.cpu.num_ranks or 2, "cpu") if cluster == "cpu" else Cluster(2, 8, "cuda", "NVIDIA H200")
+    cases = [case for case in make_plan(suite, ranks).cases if case.benchmark == "train_step"]
+    read = of_rows([each for case in cases for each in figures(case)])
+    drawn = ((name, kind(), kind().select(read)) for name, kind in charts().items() if not kind.is_aside)
+    first = next(name for name, chart, data in drawn if data is not None and chart.answer(data))
+    assert first == OWN_CHART[name]
