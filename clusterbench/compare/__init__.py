@@ -6,14 +6,14 @@ Figures (``figures.py``) are compared by the statistics of ``repeats.py``, where
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
 
 from clusterbench.cases import Reading
-from clusterbench.compare.figures import Figure, figures_of, independent
+from clusterbench.compare.figures import Figure, Found, figures_of, independent
 from clusterbench.compare.hosts import machine_differences
 from clusterbench.compare.repeats import (
     Change,
@@ -258,6 +258,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         environment=tuple(machine_differences(before.environment, after.environment)),
         cautions=(
             *_cautions(before, after, lacking),
+            *left_out_shares(compared.values()),
             *(
                 words
                 for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
@@ -325,6 +326,12 @@ def _why(before: Reading, after: Reading) -> str:
 def _ended(base: History, new: History) -> str:
     reason = (new.outcome.reason if new.outcome else "") or (base.outcome.reason if base.outcome else "")
     return f"{base.case.id}: {base.status}, then {new.status}" + (f" ({reason})" if reason else "")
+
+
+def left_out_shares(compared: Iterable[Found]) -> Iterator[str]:
+    """Metrics whose change may be that of the peak they are a share of."""
+    if shares := sorted({name for found in compared for name in found.shares}):
+        yield f"not compared, as they are shares of another peak in each run: {few(shares)}"
 
 
 def left_out_repeats(name: str, histories: Sequence[History]) -> Iterator[str]:
