@@ -26,6 +26,7 @@ from clusterbench.compare.repeats import (
     tail_of,
 )
 from clusterbench.derive import read
+from clusterbench.diagnoses import wrong_figures
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
@@ -259,6 +260,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         cautions=(
             *_cautions(before, after, lacking),
             *left_out_shares(compared.values()),
+            *_failed_in_both(pairs),
             *(
                 words
                 for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
@@ -270,9 +272,17 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
 
 
 def comparable(reading: Reading) -> dict[str, History]:
-    """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs."""
+    """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs.
+
+    One whose figures cannot be right is wrong here, and has none: the speed of a wrong result is no result.
+    """
     alone = {history.case.hash for history in reading.lone_ranks}
-    return {history.case.hash: history for history in reading.histories if history.case.hash not in alone}
+    wrong = wrong_figures(reading)
+    return {
+        history.case.hash: history.refuted(wrong[history.case.id]) if history.case.id in wrong else history
+        for history in reading.histories
+        if history.case.hash not in alone
+    }
 
 
 def _left_out(before: Reading, after: Reading) -> Iterator[str]:
@@ -332,6 +342,16 @@ def left_out_shares(compared: Iterable[Found]) -> Iterator[str]:
     """Metrics whose change may be that of the peak they are a share of."""
     if shares := sorted({name for found in compared for name in found.shares}):
         yield f"not compared, as they are shares of another peak in each run: {few(shares)}"
+
+
+def _failed_in_both(pairs: Sequence[tuple[History, History]]) -> Iterator[str]:
+    both = [
+        f"{first.case.id} ({first.status})"
+        for first, second in pairs
+        if first.faults and second.faults and not first.observations and not second.observations
+    ]
+    if both:
+        yield f"failed or wrong in both runs, so not compared: {few(both)}"
 
 
 def left_out_repeats(name: str, histories: Sequence[History]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.cases.series import ALPHA, FEWEST, Kind, Shift, holm, least_probability, shift_of
 from clusterbench.derive import read
-from clusterbench.derive.baseline import why_not
+from clusterbench.derive.baseline import unfit
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import DISTURBED
@@ -215,8 +215,9 @@ def _series(readings: Sequence[Reading]) -> Iterator[Series]:
     of_cases: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
     kinds: dict[tuple[str, str], MetricKind] = {}
     for number, reading in enumerate(readings):
+        left_out = unfit(reading)
         for history in reading.histories:
-            if why_not(history, reading.unsteady, reading.unsettled):
+            if history.case.id in left_out:
                 continue
             for row, kind in _main(history, reading.by_case.get(history.case.id, ())):
                 key = metric_key(row.metric, **row.detail)
@@ -276,8 +277,9 @@ def _courses(found: Sequence[Series], readings: Sequence[Reading]) -> Iterator[C
 
 def _left_out(names: Sequence[str] | Mapping[str, datetime], readings: Sequence[Reading]) -> Iterator[str]:
     for name, reading in zip(names, readings, strict=True):
+        left_out = unfit(reading)
         for history in reading.histories:
-            why = why_not(history, reading.unsteady, reading.unsettled) if history.outcomes else ""
+            why = left_out.get(history.case.id, "") if history.outcomes else ""
             if not why and any(row.basis.startswith(DISTURBED) for row in reading.by_case.get(history.case.id, ())):
                 why = "disturbed"
             if why:

@@ -141,6 +141,28 @@ def test_shares_of_one_peak_change_as_the_time_does(tmp_path: Path) -> None:
     assert len({difference.samples for difference in comparing.judged}) == 2
 
 
+def bounded(path: Path, time_s: float) -> Path:
+    """Case b may have the rate of 0.017 s at most, and a tenth more."""
+    return run_of(
+        path, {"a": 0.030, "b": time_s}, expected={"tokens_per_s": Expected(4096 / 0.017, "tokens/s", "", True)}
+    )
+
+
+def test_a_case_with_figures_that_cannot_be_is_wrong_however_fast_it_is(tmp_path: Path) -> None:
+    right, wrong = bounded(tmp_path / "right", 0.020), bounded(tmp_path / "wrong", 0.014)
+    comparing = compare_runs(right, wrong)
+    assert (comparing.exit_code, comparing.broken) == (1, ("planted/1n4/b",))
+    assert verdicts(comparing) == {"a": "same"}
+    (said,) = comparing.ended_otherwise
+    assert said.startswith("planted/1n4/b: ok, then wrong (beyond_bound: tokens per s 29")
+    # What is slower than a wrong result is no regression, and what is wrong in both is said.
+    back = compare_runs(wrong, right)
+    assert (back.exit_code, verdicts(back)) == (0, {"a": "same"})
+    assert back.ended_otherwise[0].startswith("planted/1n4/b: wrong, then ok")
+    again = compare_runs(wrong, bounded(tmp_path / "again", 0.014))
+    assert "failed or wrong in both runs, so not compared: planted/1n4/b (wrong)" in again.cautions
+
+
 def test_noise_that_could_hide_a_slowdown_is_undecided_and_says_how_many_repeats_would_decide(tmp_path: Path) -> None:
     ended = command(*(run_of(tmp_path / name, {"a": 0.010}, cv=0.05) for name in ("base", "new")))
     assert ended.exit_code == 3

@@ -114,6 +114,18 @@ def test_a_case_that_was_disturbed_does_not_enter_and_is_named(tmp_path: Path) -
     assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (disturbed)"]
 
 
+def test_a_case_whose_figures_cannot_be_does_not_enter_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = series(tmp_path, [0.010] * 12)
+    wrong = {"day1": {"planted/1n4/a": "flops_mismatch: -40 % against the formula"}}
+    monkeypatch.setattr("clusterbench.derive.baseline.wrong_figures", lambda reading: wrong.get(reading.run, {}))
+    command(*runs, "--json", tmp_path / "trend.json")
+    found = json.loads((tmp_path / "trend.json").read_text())
+    assert len(found["figures"][0]["values"]) == 11
+    assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (wrong)"]
+
+
 def test_five_runs_are_too_few_to_call_anything_steady(tmp_path: Path) -> None:
     assert "1 too few runs" in command(*series(tmp_path, [0.010] * 5)).output
 
