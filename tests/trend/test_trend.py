@@ -169,3 +169,12 @@ def test_hosts_and_variables_that_changed_are_named() -> None:
     assert found[2].endswith("NCCL_ALGO: Ring -> Tree")
     assert changes(before, before) == (NOTHING,)
     assert changes(before, {})[0].startswith("not known")
+
+
+def test_memory_and_settings_that_changed_are_named_where_both_runs_know_them() -> None:
+    before = {"hosts": {"n1": {"memory_bytes": 512 * 2**30, "gpus": [{"power_limit_w": 700.0}] * 8}}}
+    after = {"hosts": {"n1": {"memory_bytes": 256 * 2**30, "gpus": [{"power_limit_w": 450.0}] * 8}}}
+    found = changes(before, after)
+    assert "the power limit of GPUs: 700 W -> 450 W" in found
+    assert "the memory: 512 GiB -> 256 GiB" in found
+    assert not any("power limit" in said for said in changes({"hosts": {"n1": {}}}, after))
