@@ -261,6 +261,7 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
             *_cautions(before, after, lacking),
             *left_out_shares(compared.values()),
             *_failed_in_both(pairs),
+            *_not_compared(firsts.values(), seconds.values()),
             *(
                 words
                 for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
@@ -313,24 +314,38 @@ def differences_of(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference],
 
 def _why(before: Reading, after: Reading) -> str:
     """What differs between the first two cases with the same id; without such cases, the suites or what both have."""
-    named = {history.case.id: history.case for history in after.histories}
-    for history in before.histories:
-        if namesake := named.get(history.case.id):
-            case = history.case
-            unlike = [
-                f"{name} is {getattr(case, name)!r} and {getattr(namesake, name)!r}"
-                for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
-                if getattr(case, name) != getattr(namesake, name)
-            ] + [
-                f"{name} is {case.point.get(name)!r} and {namesake.point.get(name)!r}"
-                for name in sorted({*case.point, *namesake.point})
-                if case.point.get(name) != namesake.point.get(name)
-            ]
-            return f" Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}."
+    for both in _namesakes(before.histories, after.histories):
+        return f" {both}."
     if before.plan.suite != after.plan.suite:
         return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
     first, second = (few([history.case.id for history in reading.histories]) for reading in (before, after))
     return f" The first has {first or 'no case'}, the second {second or 'no case'}."
+
+
+def _namesakes(before: Iterable[History], after: Iterable[History]) -> Iterator[str]:
+    """In what cases differ that have the same id and are not the same."""
+    named = {history.case.id: history.case for history in after}
+    for case in (history.case for history in before):
+        namesake = named.get(case.id)
+        if namesake is None or namesake.hash == case.hash:
+            continue
+        unlike = [
+            f"{name} is {getattr(case, name)!r} and {getattr(namesake, name)!r}"
+            for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
+            if getattr(case, name) != getattr(namesake, name)
+        ] + [
+            f"{name} is {case.point.get(name)!r} and {namesake.point.get(name)!r}"
+            for name in sorted({*case.point, *namesake.point})
+            if case.point.get(name) != namesake.point.get(name)
+        ]
+        yield f"Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}"
+
+
+def _not_compared(before: Iterable[History], after: Iterable[History]) -> Iterator[str]:
+    """What stands among those that only one run has, and has the same name in both."""
+    if found := list(_namesakes(before, after)):
+        more = f"; and {len(found) - 1:,} more such cases, not compared" if len(found) > 1 else "; it is not compared"
+        yield f"{found[0][0].lower()}{found[0][1:]}{more}"
 
 
 def _ended(base: History, new: History) -> str:

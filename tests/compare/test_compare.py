@@ -163,6 +163,18 @@ def test_a_case_with_figures_that_cannot_be_is_wrong_however_fast_it_is(tmp_path
     assert "failed or wrong in both runs, so not compared: planted/1n4/b (wrong)" in again.cautions
 
 
+def test_cases_of_one_name_that_are_not_the_same_are_said(tmp_path: Path) -> None:
+    """Among others that are compared: 'only in base' and 'only in new' name the same case and do not say why."""
+    cases = [case("a", repeats=3), case("b", repeats=3)]
+    for name, other in (("base", 20), ("new", 40)):
+        planned = [cases[0], replace(cases[1], iterations=other)]
+        records = [(outcome(each, repeat=n), observation(each, repeat=n)) for each in planned for n in range(3)]
+        write_run(tmp_path / name, planned, records, environment=ENVIRONMENT)
+    comparing = compare_runs(tmp_path / "base", tmp_path / "new")
+    assert comparing.only_base == comparing.only_new == ("planted/1n4/b",)
+    assert comparing.cautions == ("both have 'planted/1n4/b', but iterations is 20 and 40; it is not compared",)
+
+
 def test_noise_that_could_hide_a_slowdown_is_undecided_and_says_how_many_repeats_would_decide(tmp_path: Path) -> None:
     ended = command(*(run_of(tmp_path / name, {"a": 0.010}, cv=0.05) for name in ("base", "new")))
     assert ended.exit_code == 3
