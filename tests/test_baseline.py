@@ -139,6 +139,15 @@ def test_a_case_whose_iterations_differ_never_enters(tmp_path: Path) -> None:
     assert "no figure enters a baseline: 2 unsteady.\nhint: iterations of a case differ too much; more" in done.output
 
 
+def test_a_case_whose_figures_cannot_be_never_enters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"matmul/1n1/64-float32": "flops_mismatch: -40 % against the formula"}
+    monkeypatch.setattr("clusterbench.derive.baseline.wrong_figures", lambda reading: wrong)
+    reading = derive.read(run_of(tmp_path / "a"))
+    (machine,) = baseline_of([reading], "base").machines
+    assert list(machine.cases.values()) == ["matmul/1n1/128-float32"]
+    assert left_out(reading) == {"matmul/1n1/64-float32": "wrong"}
+
+
 def test_runs_of_two_machines_are_two_machines(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / name, driver=name) for name in ("570.86", "575.1", "570.86b")]
     made = baseline_of([derive.read(run) for run in runs], "base")

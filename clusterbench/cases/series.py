@@ -7,7 +7,8 @@ Source
 ------
 Pettitt 1979, "A non-parametric approach to the change-point problem", for the step; Mann 1945 and Kendall 1975 for the
 drift, Theil 1950 and Sen 1968 for its slope and the interval around it; Holm 1979 for the correction over figures,
-which holds whatever their dependence: cases of a run share the noise of that run. Probabilities are those among
+which holds whatever their dependence: cases of a run share the noise of that run; Tarone 1990 for leaving out of it
+what could not be shown in any case. Probabilities are those among
 permutations of the runs, all up to 8 runs and a fixed sample beyond, counted as in Phipson and Smyth 2010.
 """
 
@@ -132,6 +133,25 @@ def holm(probabilities: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(probabilities) - place) * probabilities[index]))
         corrected[index] = least
     return corrected
+
+
+def corrected(series: Sequence[Sequence[float]], probabilities: Sequence[float]) -> list[float]:
+    """Holm's correction over the series that move at all.
+
+    One whose values are all equal, as memory mostly is, looks the same in every order of the runs: it can never be
+    called a step or a drift, and so takes nothing from the others.
+
+    >>> corrected([[1.0, 2.0], [5.0, 5.0], [7.0, 7.0]], [0.01, 1.0, 1.0])
+    [0.01, 1.0, 1.0]
+    """
+    moving = [index for index, values in enumerate(series) if moves(values)]
+    of_moving = dict(zip(moving, holm([probabilities[index] for index in moving]), strict=True))
+    return [of_moving.get(index, 1.0) for index in range(len(series))]
+
+
+def moves(values: Sequence[float]) -> bool:
+    """Whether not all of them are equal."""
+    return min(values) < max(values)
 
 
 def least_probability(num_runs: int) -> float:

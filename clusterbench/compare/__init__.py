@@ -6,14 +6,14 @@ Figures (``figures.py``) are compared by the statistics of ``repeats.py``, where
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
 
 from clusterbench.cases import Reading
-from clusterbench.compare.figures import Figure, figures_of, independent
+from clusterbench.compare.figures import Figure, Found, figures_of, independent
 from clusterbench.compare.hosts import machine_differences
 from clusterbench.compare.repeats import (
     Change,
@@ -26,6 +26,7 @@ from clusterbench.compare.repeats import (
     tail_of,
 )
 from clusterbench.derive import read
+from clusterbench.diagnoses import wrong_figures
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
@@ -258,6 +259,9 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
         environment=tuple(machine_differences(before.environment, after.environment)),
         cautions=(
             *_cautions(before, after, lacking),
+            *left_out_shares(compared.values()),
+            *_failed_in_both(pairs),
+            *_not_compared(firsts.values(), seconds.values()),
             *(
                 words
                 for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
@@ -269,9 +273,17 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
 
 
 def comparable(reading: Reading) -> dict[str, History]:
-    """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs."""
+    """By hash, all cases but those of one rank that computed alone: they are of no layout that anybody runs.
+
+    One whose figures cannot be right is wrong here, and has none: the speed of a wrong result is no result.
+    """
     alone = {history.case.hash for history in reading.lone_ranks}
-    return {history.case.hash: history for history in reading.histories if history.case.hash not in alone}
+    wrong = wrong_figures(reading)
+    return {
+        history.case.hash: history.refuted(wrong[history.case.id]) if history.case.id in wrong else history
+        for history in reading.histories
+        if history.case.hash not in alone
+    }
 
 
 def _left_out(before: Reading, after: Reading) -> Iterator[str]:
@@ -302,29 +314,59 @@ def differences_of(cases: Sequence[Sequence[Figure]]) -> tuple[list[Difference],
 
 def _why(before: Reading, after: Reading) -> str:
     """What differs between the first two cases with the same id; without such cases, the suites or what both have."""
-    named = {history.case.id: history.case for history in after.histories}
-    for history in before.histories:
-        if namesake := named.get(history.case.id):
-            case = history.case
-            unlike = [
-                f"{name} is {getattr(case, name)!r} and {getattr(namesake, name)!r}"
-                for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
-                if getattr(case, name) != getattr(namesake, name)
-            ] + [
-                f"{name} is {case.point.get(name)!r} and {namesake.point.get(name)!r}"
-                for name in sorted({*case.point, *namesake.point})
-                if case.point.get(name) != namesake.point.get(name)
-            ]
-            return f" Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}."
+    for both in _namesakes(before.histories, after.histories):
+        return f" {both}."
     if before.plan.suite != after.plan.suite:
         return f" The first ran the suite '{before.plan.suite}', the second '{after.plan.suite}'."
     first, second = (few([history.case.id for history in reading.histories]) for reading in (before, after))
     return f" The first has {first or 'no case'}, the second {second or 'no case'}."
 
 
+def _namesakes(before: Iterable[History], after: Iterable[History]) -> Iterator[str]:
+    """In what cases differ that have the same id and are not the same."""
+    named = {history.case.id: history.case for history in after}
+    for case in (history.case for history in before):
+        namesake = named.get(case.id)
+        if namesake is None or namesake.hash == case.hash:
+            continue
+        unlike = [
+            f"{name} is {getattr(case, name)!r} and {getattr(namesake, name)!r}"
+            for name in ("version", "device", "iterations", "warmup", "world_size", "rank_order")
+            if getattr(case, name) != getattr(namesake, name)
+        ] + [
+            f"{name} is {case.point.get(name)!r} and {namesake.point.get(name)!r}"
+            for name in sorted({*case.point, *namesake.point})
+            if case.point.get(name) != namesake.point.get(name)
+        ]
+        yield f"Both have '{case.id}', but {', '.join(unlike) or 'its environment differs'}"
+
+
+def _not_compared(before: Iterable[History], after: Iterable[History]) -> Iterator[str]:
+    """What stands among those that only one run has, and has the same name in both."""
+    if found := list(_namesakes(before, after)):
+        more = f"; and {len(found) - 1:,} more such cases, not compared" if len(found) > 1 else "; it is not compared"
+        yield f"{found[0][0].lower()}{found[0][1:]}{more}"
+
+
 def _ended(base: History, new: History) -> str:
     reason = (new.outcome.reason if new.outcome else "") or (base.outcome.reason if base.outcome else "")
     return f"{base.case.id}: {base.status}, then {new.status}" + (f" ({reason})" if reason else "")
+
+
+def left_out_shares(compared: Iterable[Found]) -> Iterator[str]:
+    """Metrics whose change may be that of the peak they are a share of."""
+    if shares := sorted({name for found in compared for name in found.shares}):
+        yield f"not compared, as they are shares of another peak in each run: {few(shares)}"
+
+
+def _failed_in_both(pairs: Sequence[tuple[History, History]]) -> Iterator[str]:
+    both = [
+        f"{first.case.id} ({first.status})"
+        for first, second in pairs
+        if first.faults and second.faults and not first.observations and not second.observations
+    ]
+    if both:
+        yield f"failed or wrong in both runs, so not compared: {few(both)}"
 
 
 def left_out_repeats(name: str, histories: Sequence[History]) -> Iterator[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import read_baseline
 from clusterbench.cases import Reading
-from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats
-from clusterbench.compare.figures import figures_against
+from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats, left_out_shares
+from clusterbench.compare.figures import figures_against, have_other_peaks
 from clusterbench.derive import read
 from clusterbench.derive.baseline import left_out
 from clusterbench.errors import SuiteError
@@ -44,7 +44,10 @@ def hold_against(
             f"{baseline.name} has no case of {new}, so there is nothing to compare.\nhint: a case is the same with the "
             "same options, ranks and nodes; 'clusterbench baseline' records those of this run"
         )
-    compared = {hash: figures_against(of.figures[hash], cases[hash], after.plan.cluster) for hash in common}
+    has_other_peak = have_other_peaks(of.machine.gpu, here.gpu)
+    compared = {
+        hash: figures_against(of.figures[hash], cases[hash], after.plan.cluster, has_other_peak) for hash in common
+    }
     differences, whole = differences_of([found.figures for found in compared.values()])
     # those of several cases, such as scaling efficiency, no repeat has by itself
     in_rows = {(row.case, metric_key(row.metric, **row.detail)) for row in after.rows if row.value is not None}
@@ -70,6 +73,7 @@ def hold_against(
         environment=tuple(_machine_differences(of.machine, here)),
         cautions=(
             *_cautions(of, after, here, lacking),
+            *left_out_shares(compared.values()),
             *left_out_repeats("new", [cases[hash] for hash in common]),
         ),
     )

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.cluster import Cluster
+from clusterbench.cluster import Cluster, find_card
 from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
 from clusterbench.formulas.statistics import median
@@ -20,6 +20,9 @@ from clusterbench.measured.speed import why_no_speed
 from clusterbench.recorded import Recorded
 from clusterbench.run_folder.attempts import History, iteration_times
 from clusterbench.types import SAMPLES, Case, Metric, MetricKind, split_key
+
+SHARES = ("mfu", "hfu")
+"""Metrics that are a share of a card's peak: of another card they mean something else."""
 
 TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 
@@ -86,11 +89,14 @@ class Found(NamedTuple):
         The keys that one run alone has.
     is_void
         Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed.
+    shares
+        Metrics that are left out, because they are a share of another peak in each run.
     """
 
     figures: list[Figure]
     lacking: list[str]
     is_void: bool
+    shares: tuple[str, ...] = ()
 
 
 def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> Found:
@@ -108,7 +114,24 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     if time is not None:
         found = _with_time(found, time, has_time)
     lacking = [*(key for key in first if key not in second), *(key for key in second if key not in first)]
-    return Found(found, lacking, is_void=has_time and time is None)
+    has_other_peak = have_other_peaks(*(cluster.gpu_name for cluster in clusters))
+    return _without_shares(Found(found, lacking, is_void=has_time and time is None), has_other_peak)
+
+
+def have_other_peaks(first: str | None, second: str | None) -> bool:
+    """Whether two GPUs, by their names, are not known to have the same peak."""
+    cards = find_card(first or ""), find_card(second or "")
+    if cards[0] is None or cards[1] is None:
+        return first != second
+    return cards[0].peak_flops_per_s != cards[1].peak_flops_per_s
+
+
+def _without_shares(found: Found, has_other_peak: bool) -> Found:
+    shares = dict.fromkeys(figure.kind.name for figure in found.figures if figure.kind.name in SHARES)
+    if not has_other_peak or not shares:
+        return found
+    figures = [figure for figure in found.figures if figure.kind.name not in SHARES]
+    return found._replace(figures=figures, shares=tuple(shares))
 
 
 def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure]:
@@ -121,7 +144,9 @@ def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure
     return found
 
 
-def figures_against(recorded: Mapping[str, Recorded], new: History, cluster: Cluster) -> Found:
+def figures_against(
+    recorded: Mapping[str, Recorded], new: History, cluster: Cluster, has_other_peak: bool = False
+) -> Found:
     """What a case has now and had in a baseline, a sample of that as a repeat.
 
     A figure that is taken in one pass of a run is judged where the baseline has it of several runs.
@@ -135,7 +160,8 @@ def figures_against(recorded: Mapping[str, Recorded], new: History, cluster: Clu
     found = [_against(known[key], new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
     lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
     has_time = _has_time(benchmark, new.case, [cluster])
-    return Found(found, lacking, is_void=has_time and not undisturbed(new.observations))
+    is_void = has_time and not undisturbed(new.observations)
+    return _without_shares(Found(found, lacking, is_void), has_other_peak)
 
 
 def _is_judged(kind: MetricKind | None) -> bool:

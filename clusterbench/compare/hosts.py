@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clusterbench.diagnoses.unlike_hosts import MEMORY_TOLERANCE, traits
-from clusterbench.formulas.statistics import median
+from clusterbench.diagnoses.unlike_hosts import memories, traits_and_settings
 from clusterbench.words import few, plural
 
 
@@ -23,12 +22,12 @@ def machine_differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iter
     if silent:
         yield f"environment.json of {' and '.join(silent)} names no host, so machines cannot be compared"
         return
-    of_base, of_new = traits(base), traits(new)
+    of_base, of_new = traits_and_settings(base), traits_and_settings(new)
     for what in dict.fromkeys((*of_base, *of_new)):
         first, second = of_base.get(what, {}), of_new.get(what, {})
         if first and second and _differ(first, second):
             yield f"{what} is {_told(second, first)} in new and {_told(first, second)} in base"
-    first, second = _memories(base, new)
+    first, second = memories(base, new)
     if first and second and _differ(first, second):
         yield f"the memory is {_told(second, first)} in new and {_told(first, second)} in base"
 
@@ -53,25 +52,3 @@ def _told(hosts: Mapping[str, str], others: Mapping[str, str]) -> str:
         else f"{value} on {plural(counts[value], 'host')}"
         for value in ordered
     )
-
-
-def _memories(base: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Of each run's hosts; those near the median of all are alike, as a few bytes differ with every kernel."""
-    runs = [
-        {name: float(host["memory_bytes"]) for name, host in run["hosts"].items() if _is_size(host.get("memory_bytes"))}
-        for run in (base, new)
-    ]
-    sizes = [size for run in runs for size in run.values()]
-    usual = median(sizes) if sizes else 0.0
-    return [
-        {name: _gib(usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size) for name, size in run.items()}
-        for run in runs
-    ]
-
-
-def _is_size(value: object) -> bool:
-    return type(value) in (int, float) and 0 < float(value) < 1e30  # type: ignore[arg-type]
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.0f} GiB"

@@ -12,6 +12,7 @@ from clusterbench.baseline.file import baseline_text, read_baseline
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import DRIFT, MEASURES
 from clusterbench.derive import read, repeat_metrics
+from clusterbench.diagnoses import wrong_figures
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import UNKNOWN, Fingerprint, fingerprint_of
 from clusterbench.recorded import ENOUGH, FEWEST, Recorded
@@ -21,7 +22,7 @@ from clusterbench.run_folder.attempts import History
 from clusterbench.types import metric_key
 from clusterbench.words import few, plural
 
-UNSTEADY, UNSETTLED = "unsteady", "not settled"
+WRONG, UNSTEADY, UNSETTLED = "wrong", "unsteady", "not settled"
 _REMEDIES = {
     UNSTEADY: "iterations of a case differ too much; more of them in the suite, or no other work on these hosts",
     UNSETTLED: "cases were timed before the clocks of their GPUs had settled; a longer warm-up in the suite",
@@ -37,25 +38,33 @@ class _Sampled:
     samples: dict[str, dict[str, Recorded]]
 
 
-def why_not(history: History, unsteady: Collection[str], unsettled: Collection[str]) -> str:
-    """Why no figure of a case is one of a healthy machine; empty where nothing speaks against it.
+def unfit(reading: Reading) -> dict[str, str]:
+    """Cases no figure of which is one of a healthy machine, by id, each with the reason.
 
     One repeat that failed or was wrong is enough: what the others came to may be of the same fault.
     """
+    wrong = wrong_figures(reading)
+    reasons = {history.case.id: _why_not(history, reading, wrong) for history in reading.histories}
+    return {case: why for case, why in reasons.items() if why}
+
+
+def _why_not(history: History, reading: Reading, wrong: Collection[str]) -> str:
+    """Empty where nothing speaks against it."""
     if history.faults:
         return str(history.faults[0].status)
     if history.status != "ok":
         return history.status
-    if history.case.id in unsteady:
+    if history.case.id in wrong:
+        return WRONG
+    if history.case.id in reading.unsteady:
         return UNSTEADY
-    return UNSETTLED if history.case.id in unsettled else ""
+    return UNSETTLED if history.case.id in reading.unsettled else ""
 
 
 def left_out(reading: Reading) -> dict[str, str]:
     """The cases of a run that were measured or failed, and enter no baseline, each with the reason."""
-    ran = [history for history in reading.histories if history.observations or history.faults]
-    of_all = {history.case.id: why_not(history, reading.unsteady, reading.unsettled) for history in ran}
-    return {case: why for case, why in of_all.items() if why}
+    ran = {history.case.id for history in reading.histories if history.observations or history.faults}
+    return {case: why for case, why in unfit(reading).items() if case in ran}
 
 
 def no_baseline(reading: Reading) -> str:
@@ -133,8 +142,9 @@ def _joined(of_runs: Sequence[Recorded]) -> Recorded:
 
 def _sampled(reading: Reading) -> _Sampled:
     samples: dict[str, dict[str, Recorded]] = {}
+    without = unfit(reading)
     for history in reading.histories:
-        if not why_not(history, reading.unsteady, reading.unsettled):
+        if history.case.id not in without:
             figures = dict(_figures(reading, history))
             if figures:
                 samples[history.case.hash] = figures

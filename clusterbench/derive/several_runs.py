@@ -24,12 +24,12 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
     """Several runs as one, each case named by its run.
 
     Runs that have no case in common are parts of one experiment, such as one run for each number of nodes: what follows
-    from several cases then follows from all of theirs. Where a case is in two runs, they stand side by side, and every
-    row's point says its ``run``.
+    from several cases then follows from all of theirs. Where a case is in two runs, or one ran on another kind of
+    device, they stand side by side, and every row's point says its ``run``.
     """
     hashes = [history.case.hash for run in runs for history in run.histories]
-    are_alike = len(set(hashes)) < len(hashes)
-    named_runs = [_named(run, name, are_alike) for run, name in zip(runs, names_of(runs), strict=True)]
+    stand_apart = len(set(hashes)) < len(hashes) or len({_device(run) for run in runs}) > 1
+    named_runs = [_named(run, name, stand_apart) for run, name in zip(runs, names_of(runs), strict=True)]
     plan = Plan(
         suite=" and ".join(dict.fromkeys(run.plan.suite for run in named_runs)),
         question=" ".join(dict.fromkeys(run.plan.question for run in named_runs if run.plan.question)),
@@ -42,7 +42,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         for_s=max(run.plan.for_s for run in named_runs),
         fail_on=tuple(dict.fromkeys(name for run in named_runs for name in run.plan.fail_on)),
     )
-    if are_alike:
+    if stand_apart:
         rows = [row for run in named_runs for row in rows_across_cases(run.rows, run.plan)]
     else:
         rows = rows_across_cases([row for run in named_runs for row in run.rows], plan)
@@ -60,6 +60,12 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         ),
         cut_short=tuple(f"{run.name}: {lacking}" for run in named_runs for lacking in run.cut_short),
     )
+
+
+def _device(run: SingleRun) -> tuple[str, str | None]:
+    """What a scaling over several runs has to be of: the GPUs, or where there are none the CPUs."""
+    cluster = run.plan.cluster
+    return cluster.device, cluster.gpu_name if cluster.device == "cuda" else cluster.cpu_name
 
 
 def names_of(runs: Sequence[SingleRun]) -> list[str]:

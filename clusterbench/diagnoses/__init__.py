@@ -34,6 +34,7 @@ class Finding:
     with the most telling figure, for a title; ``log`` is a file of the run's folder. ``host`` is the one that is at
     fault; ``among`` are several of which that is not known, of a finding about the machine all where it names none.
     ``confirm`` is a command that shows it and ``fix`` what usually helps, where that is not the same for all findings.
+    ``case`` is the one whose figures mean nothing because of it.
     """
 
     where: str
@@ -46,6 +47,7 @@ class Finding:
     among: tuple[str, ...] = ()
     confirm: str = ""
     fix: str = ""
+    case: str = ""
 
     @property
     def title(self) -> str:
@@ -143,3 +145,16 @@ def examine(reading: Reading) -> dict[str, Answer]:
     without = reading.is_dry or reading.shares_gpus
     kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not without}
     return {name: kind().answer(reading) for name, kind in kinds.items()}
+
+
+def wrong_figures(reading: Reading) -> dict[str, str]:
+    """Cases whose figures are not what their formula or a data sheet allows, each with the first reason.
+
+    Such a case ended well, and its speed is that of a wrong result.
+    """
+    reasons: dict[str, str] = {}
+    for name, kind in diagnoses().items():
+        for finding in kind().findings(reading) if kind.subject == "cases" else ():
+            if finding.case and finding.severity == "error":
+                reasons.setdefault(finding.case, f"{name}: {finding.what}")
+    return reasons

@@ -48,4 +48,4 @@ class BeyondBound(Diagnosis):
 
 def _finding(row: Row) -> Finding:
     what = row.basis.removeprefix(f"{BEYOND}: ")
-    return Finding(row.case, what, "error", "all figures of this case that rest on it are void")
+    return Finding(row.case, what, "error", "all figures of this case that rest on it are void", case=row.case)

@@ -60,4 +60,5 @@ def _of_case(history: History) -> Finding:
         f"FLOPs of {worst.what}: {worst.by}",
         "warning" if is_unverified(case) else "error",
         evidence(worst) + more,
+        case=case.id,
     )

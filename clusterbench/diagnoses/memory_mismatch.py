@@ -63,7 +63,8 @@ def _of(history: History) -> Iterator[Finding]:
     severity: Severity = "warning" if is_unverified(case) else "error"
     for each in deviations(case, formulas_of(case), MEMORY.of(seen)):
         if each.is_beyond:
-            yield Finding(f"{case.id}, rank {each.rank}", f"{each.what}: {each.by}", severity, evidence(each))
+            where, what = f"{case.id}, rank {each.rank}", f"{each.what}: {each.by}"
+            yield Finding(where, what, severity, evidence(each), case=case.id)
 
 
 def _not_judged(reading: Reading, judged: set[str]) -> Iterator[NotJudged]:

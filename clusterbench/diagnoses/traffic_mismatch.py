@@ -54,4 +54,5 @@ def _of(history: History) -> Iterator[Finding]:
     case, seen = history.case, history.pooled
     if seen is not None and has_formula(case):
         for found in differences(case, formulas_of(case), TRAFFIC.of(seen)):
-            yield Finding(f"{case.id}, axis {found.axis}, rank {found.rank}", found.by, "error", found.evidence)
+            where = f"{case.id}, axis {found.axis}, rank {found.rank}"
+            yield Finding(where, found.by, "error", found.evidence, case=case.id)

@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.formulas.statistics import median
 from clusterbench.host_facts import Host, at, described_hosts, driver, mapping, mappings, nccl, package
 from clusterbench.types import Severity
 from clusterbench.words import plural
@@ -114,6 +115,34 @@ def traits(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
+def traits_and_settings(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The same with what checks judge on each host by itself, and what may have changed from one run to another."""
+    described = described_hosts(environment)
+    settings = {
+        what: {name: value for name, host in described.items() if (value := look(host)) is not None}
+        for what, look in _SETTINGS.items()
+    }
+    return {**traits(environment), **settings}
+
+
+def memories(*environments: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Of each run's hosts; those near the median of all are alike, as a few bytes differ with every kernel."""
+    runs = [
+        {
+            name: float(host["memory_bytes"])
+            for name, host in described_hosts(run).items()
+            if _is_number(host.get("memory_bytes")) and host["memory_bytes"] > 0
+        }
+        for run in environments
+    ]
+    sizes = [size for run in runs for size in run.values()]
+    usual = median(sizes) if sizes else 0.0
+    return [
+        {name: _gib(usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size) for name, size in run.items()}
+        for run in runs
+    ]
+
+
 def _compared(what: str, known: Mapping[str, str], severity: Severity) -> Difference | None:
     """``NCCL is 2.27.3 on cb3 and 2.28.9 on the other 3 hosts``; None where all that is known is the same."""
     counts = Counter(known.values())
@@ -193,6 +222,38 @@ _LOOKS: Mapping[str, Callable[[Host], str | None]] = {
 _NOTES: Mapping[str, Callable[[Host], str | None]] = {
     "Python": at("python"),
     "the kernel": at("kernel"),
+}
+
+
+def _of_gpus(name: str, words: Callable[[object], str]) -> Callable[[Host], str | None]:
+    """What all GPUs of a host say; None where one of them does not."""
+
+    def look(host: Host) -> str | None:
+        facts = mapping(mapping(host.get("facts")).get("gpus")).get("gpus")
+        said = [gpu.get(name) for gpu in mappings(facts) or mappings(host.get("gpus"))]
+        if not said or None in said:
+            return None
+        counts = Counter(map(words, said))
+        return " and ".join(value if len(counts) == 1 else f"{value} on {count}" for value, count in counts.items())
+
+    return look
+
+
+def _in(unit: str, scale: float = 1.0) -> Callable[[object], str]:
+    return lambda value: f"{value * scale:.0f} {unit}" if _is_number(value) else str(value)  # type: ignore[operator]
+
+
+def _governor(host: Host) -> str | None:
+    return " and ".join(sorted(mapping(mapping(mapping(host.get("facts")).get("processor")).get("governors")))) or None
+
+
+_SETTINGS: Mapping[str, Callable[[Host], str | None]] = {
+    "the power limit of GPUs": _of_gpus("power_limit_w", _in("W")),
+    "the application clock of GPUs": _of_gpus("application_clock_hz", _in("MHz", 1e-6)),
+    "ECC of GPUs": _of_gpus("ecc", lambda value: "on" if value else "off"),
+    "MIG of GPUs": _of_gpus("mig", lambda value: "on" if value else "off"),
+    "the CPU governor": _governor,
+    "MPI": at("mpi", "library"),
 }
 
 

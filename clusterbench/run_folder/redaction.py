@@ -34,12 +34,14 @@ _ISSUED = tuple(
         *(r"hf_(?<!\whf_)[A-Za-z0-9]{30,}", r"gh[pousr]_(?<!\wgh\w_)[A-Za-z0-9]{36,}", r"github_pat_[A-Za-z0-9_]{22,}"),
         *(r"glpat-[A-Za-z0-9_-]{20,}", r"AKIA(?<!\wAKIA)[0-9A-Z]{16}\b", r"ASIA(?<!\wASIA)[0-9A-Z]{16}\b"),
         *(r"sk-(?<!\wsk-)[A-Za-z0-9_-]{20,}", r"xox[abprs]-[A-Za-z0-9-]{10,}", r"npm_[A-Za-z0-9]{36}"),
+        *(r"dckr_pat_[A-Za-z0-9_-]{20,}", r"hvs\.[A-Za-z0-9_-]{20,}", r"hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
         *(r"pypi-[A-Za-z0-9_-]{50,}", r"AIza[A-Za-z0-9_-]{35}", r"nvapi-[A-Za-z0-9_-]{40,}"),
         r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?",
     )
 )
-"""Tokens of Hugging Face, GitHub, GitLab, Amazon, OpenAI, Slack, npm, PyPI, Google, NVIDIA and JWT; private keys.
+"""Tokens of Hugging Face, GitHub, GitLab, Amazon, OpenAI, Slack, npm, Docker, Vault, PyPI, Google, NVIDIA and JWT;
+private keys.
 
 Each begins with its letters, as a search for letters is a hundred times faster than one for a place between words.
 """
@@ -56,6 +58,8 @@ _ASSIGNED = re.compile(
     r"(?<![A-Za-z0-9_])(?P<name>[A-Z][A-Z0-9_]{2,63})(?P<is>=|\\{0,7}[\"']\s*:\s*| set (?:by environment )?to )"
     + _VALUE
 )
+_SET = re.compile(r"(?P<name>(?:(?<=-genv )|(?<=-env )|(?<=setenv ))[A-Z][A-Z0-9_]{2,63})(?P<is>\s+)(?!-)" + _VALUE)
+"""A variable and its value as two words: options of MPICH's mpiexec, and the C shell."""
 _WORD = re.compile(
     r"(?:token|secret|passwo?r?d|phrase|pwd|pass|credentials?|auth|jwt|bearer|cookie|key|sig|signature)[\"'\\]*\s*[=:]"
 )
@@ -155,6 +159,7 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     if _WORD.search(lowered):
         text = _BY_NAME.sub(_keep_name, text)
     text = _BY_OPTION.sub(_keep_name, text)
+    text = _SET.sub(_keep_harmless, text)
     return _ASSIGNED.sub(_keep_harmless, text)
 
 

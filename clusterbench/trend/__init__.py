@@ -16,9 +16,9 @@ from typing import Literal
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
-from clusterbench.cases.series import ALPHA, FEWEST, Kind, Shift, holm, least_probability, shift_of
+from clusterbench.cases.series import ALPHA, FEWEST, Kind, Shift, corrected, least_probability, moves, shift_of
 from clusterbench.derive import read
-from clusterbench.derive.baseline import why_not
+from clusterbench.derive.baseline import unfit
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import DISTURBED
@@ -162,9 +162,10 @@ def trend_of(readings: Mapping[str, Reading], threshold: float) -> Trend:
             raise SuiteError(f"{name} cannot be part of a trend: {why}, so its times say nothing of a machine.")
     started = _in_order({name: _started(name, reading) for name, reading in readings.items()})
     ordered = [readings[name] for name in started]
-    found = list(_series(ordered))
+    without = [unfit(reading) for reading in ordered]
+    found = list(_series(ordered, without))
     enough = [series for series in found if len(series.runs) >= FEWEST]
-    left_out = tuple(_left_out(started, ordered))
+    left_out = tuple(_left_out(started, ordered, without))
     if not enough:
         most = max((len(series.runs) for series in found), default=0)
         said = f" Left out: {'; '.join(left_out)}." if left_out else ""
@@ -210,13 +211,13 @@ def _in_order(started: Mapping[str, datetime]) -> dict[str, datetime]:
     return {name: started[name] for name in ordered}
 
 
-def _series(readings: Sequence[Reading]) -> Iterator[Series]:
+def _series(readings: Sequence[Reading], without: Sequence[Mapping[str, str]]) -> Iterator[Series]:
     """Of all cases, by hash; of figures from the same samples, the first."""
     of_cases: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
     kinds: dict[tuple[str, str], MetricKind] = {}
-    for number, reading in enumerate(readings):
+    for number, (reading, left_out) in enumerate(zip(readings, without, strict=True)):
         for history in reading.histories:
-            if why_not(history, reading.unsteady, reading.unsettled):
+            if history.case.id in left_out:
                 continue
             for row, kind in _main(history, reading.by_case.get(history.case.id, ())):
                 key = metric_key(row.metric, **row.detail)
@@ -264,9 +265,11 @@ def _same(series: Series, other: Series) -> bool:
 
 def _courses(found: Sequence[Series], readings: Sequence[Reading]) -> Iterator[Course]:
     shifts = [shift_of(series.values) for series in found]
-    corrected = holm([shift.p for shift in shifts])
-    for series, shift, p in zip(found, shifts, corrected, strict=True):
-        can_show = len(found) * least_probability(len(series.runs)) <= ALPHA
+    of_all = corrected([series.values for series in found], [shift.p for shift in shifts])
+    num_moving = sum(moves(series.values) for series in found)
+    for series, shift, p in zip(found, shifts, of_all, strict=True):
+        num_figures = num_moving if moves(series.values) else num_moving + 1
+        can_show = num_figures * least_probability(len(series.runs)) <= ALPHA
         changed: tuple[str, ...] = ()
         if p <= ALPHA and shift.kind == "step":
             before, after = (readings[series.runs[at]] for at in (shift.before - 1, shift.before))
@@ -274,10 +277,12 @@ def _courses(found: Sequence[Series], readings: Sequence[Reading]) -> Iterator[C
         yield Course(series, shift, p, can_show, changed)
 
 
-def _left_out(names: Sequence[str] | Mapping[str, datetime], readings: Sequence[Reading]) -> Iterator[str]:
-    for name, reading in zip(names, readings, strict=True):
+def _left_out(
+    names: Sequence[str] | Mapping[str, datetime], readings: Sequence[Reading], without: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    for name, reading, left_out in zip(names, readings, without, strict=True):
         for history in reading.histories:
-            why = why_not(history, reading.unsteady, reading.unsettled) if history.outcomes else ""
+            why = left_out.get(history.case.id, "") if history.outcomes else ""
             if not why and any(row.basis.startswith(DISTURBED) for row in reading.by_case.get(history.case.id, ())):
                 why = "disturbed"
             if why:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clusterbench.diagnoses.unlike_hosts import traits
+from clusterbench.diagnoses.unlike_hosts import memories, traits, traits_and_settings
 from clusterbench.host_facts import described_hosts
 from clusterbench.words import few
 
-NOTHING = "nothing that is recorded changed"
+NOTHING = "nothing that is compared changed"
 _ABSENT = "unset or unknown"
 
 
@@ -33,10 +33,12 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
         yield f"without {few(gone)}"
     if new := sorted(second - first):
         yield f"now with {few(new)}"
-    of_before, of_after = traits(before), traits(after)
+    of_before, of_after = traits_and_settings(before), traits_and_settings(after)
+    of_before["the memory"], of_after["the memory"] = memories(before, after)
+    may_be_unset = {*traits(before), *traits(after)}
     for what in dict.fromkeys((*of_before, *of_after)):
         values = of_before.get(what, {}), of_after.get(what, {})
-        if _differ(*values):
+        if _differ(*values) and (all(values) or what in may_be_unset):
             old, now = (_told(hosts) for hosts in values)
             yield f"{what}: {old} -> {now}"
 

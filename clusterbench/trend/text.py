@@ -64,7 +64,7 @@ def _about_step(course: Course, trend: Trend) -> str:
 def _notes(trend: Trend) -> Iterator[str]:
     if few_runs := trend.of("too few runs"):
         yield (
-            f"{plural(len(few_runs), 'figure')} with too few runs: with {plural(len(trend.courses), 'figure')}, not "
+            f"{plural(len(few_runs), 'figure')} with too few runs: of so many figures, not "
             f"even the clearest step would be shown at {ALPHA:g}. Name more runs."
         )
     if trend.short:

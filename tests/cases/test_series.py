@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from clusterbench.cases.series import ALPHA, holm, least_probability, shift_of, slope_interval, theil_sen
+from clusterbench.cases.series import ALPHA, corrected, holm, least_probability, shift_of, slope_interval, theil_sen
 
 RUNS, SERIES, CASES = 16, 400, 5
 
@@ -52,6 +52,14 @@ def test_a_single_outlier_is_neither() -> None:
 
 def test_what_never_changes_is_steady() -> None:
     assert shift_of([7.0] * 12).p == 1.0
+
+
+def test_what_never_changes_takes_nothing_from_what_does() -> None:
+    step = [1.00, 1.01, 1.02, 0.99, 1.005, 0.995, 1.20, 1.21, 1.19, 1.22, 1.18, 1.205]
+    every = [step, *[[5.0] * 12] * 20]
+    of_all = corrected(every, [shift_of(values).p for values in every])
+    assert of_all == [shift_of(step).p, *[1.0] * 20]
+    assert of_all[0] < ALPHA < holm([shift_of(values).p for values in every])[0]
 
 
 def test_the_clearest_step_of_six_runs_is_as_likely_as_counting_says() -> None:

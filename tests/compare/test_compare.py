@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
+from clusterbench.cluster import Cluster
 from clusterbench.compare import Comparing, compare_runs
 from clusterbench.compare.text import as_markdown, as_text, summary
 from clusterbench.errors import SuiteError
@@ -35,6 +36,7 @@ class Declared(Planted):
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("step_time", "s", "lower", "time of an iteration"),
         MetricKind("tokens_per_s", "tokens/s", "higher", "rate of the same samples"),
+        MetricKind("mfu", "fraction", "higher", "the same over the peak of the card"),
         MetricKind("bandwidth", "B/s", "higher", "a program's own"),
         MetricKind("exposed", "s", "lower", "timed in one pass"),
         MetricKind("peak_memory", "B", "lower", "counted", exact=True),
@@ -49,6 +51,8 @@ class Declared(Planted):
             yield metric
             if metric.name == "step_time" and metric.value:
                 yield Metric("tokens_per_s", "tokens/s", 4096 / metric.value, iterations=metric.iterations)
+                if peak := place.cluster.peak_flops_per_s("bfloat16"):
+                    yield Metric("mfu", "fraction", 1e12 / metric.value / peak[0], iterations=metric.iterations)
         for key, values in (observation.passes.get(SAMPLES) or [{}])[0].items():
             yield Metric(key, "B/s", values[0])
 
@@ -111,6 +115,64 @@ def test_a_planted_slowdown_is_worse_and_the_rest_is_the_same(tmp_path: Path) ->
     assert (comparing.exit_code, compare_runs(base, new, margin=0.5).exit_code) == (1, 0)
     assert comparing.cautions == ()
     assert comparing.environment == ()
+
+
+def on_gpus(name: str) -> dict[str, Any]:
+    return {"cluster": Cluster(1, 4, "cuda", name, hosts=("laptop",))}
+
+
+def test_shares_of_another_peak_are_not_compared(tmp_path: Path) -> None:
+    """Of twice the speed and three times the peak two thirds of the share are left, and nothing is slower."""
+    base = run_of(tmp_path / "base", {"a": 0.010, "b": 0.020}, **on_gpus("NVIDIA A100-SXM4-80GB"))
+    new = run_of(tmp_path / "new", {"a": 0.005, "b": 0.010}, **on_gpus("NVIDIA H200"))
+    comparing = compare_runs(base, new)
+    assert comparing.exit_code == 0
+    assert {difference.quantity for difference in comparing.judged} == {"step_time", "tokens_per_s"}
+    assert comparing.whole is not None
+    assert math.exp(float(comparing.whole.log)) == pytest.approx(0.5, rel=0.02)
+    assert "not compared, as they are shares of another peak in each run: mfu" in comparing.cautions
+
+
+def test_shares_of_one_peak_change_as_the_time_does(tmp_path: Path) -> None:
+    base = run_of(tmp_path / "base", {"a": 0.010, "b": 0.020}, **on_gpus("NVIDIA H100 80GB HBM3"))
+    new = run_of(tmp_path / "new", {"a": 0.010, "b": 0.020}, **on_gpus("NVIDIA H200"))
+    comparing = compare_runs(base, new)
+    assert {difference.quantity for difference in comparing.judged} == {"step_time", "tokens_per_s", "mfu"}
+    assert len({difference.samples for difference in comparing.judged}) == 2
+
+
+def bounded(path: Path, time_s: float) -> Path:
+    """Case b may have the rate of 0.017 s at most, and a tenth more."""
+    return run_of(
+        path, {"a": 0.030, "b": time_s}, expected={"tokens_per_s": Expected(4096 / 0.017, "tokens/s", "", True)}
+    )
+
+
+def test_a_case_with_figures_that_cannot_be_is_wrong_however_fast_it_is(tmp_path: Path) -> None:
+    right, wrong = bounded(tmp_path / "right", 0.020), bounded(tmp_path / "wrong", 0.014)
+    comparing = compare_runs(right, wrong)
+    assert (comparing.exit_code, comparing.broken) == (1, ("planted/1n4/b",))
+    assert verdicts(comparing) == {"a": "same"}
+    (said,) = comparing.ended_otherwise
+    assert said.startswith("planted/1n4/b: ok, then wrong (beyond_bound: tokens per s 29")
+    # What is slower than a wrong result is no regression, and what is wrong in both is said.
+    back = compare_runs(wrong, right)
+    assert (back.exit_code, verdicts(back)) == (0, {"a": "same"})
+    assert back.ended_otherwise[0].startswith("planted/1n4/b: wrong, then ok")
+    again = compare_runs(wrong, bounded(tmp_path / "again", 0.014))
+    assert "failed or wrong in both runs, so not compared: planted/1n4/b (wrong)" in again.cautions
+
+
+def test_cases_of_one_name_that_are_not_the_same_are_said(tmp_path: Path) -> None:
+    """Among others that are compared: 'only in base' and 'only in new' name the same case and do not say why."""
+    cases = [case("a", repeats=3), case("b", repeats=3)]
+    for name, other in (("base", 20), ("new", 40)):
+        planned = [cases[0], replace(cases[1], iterations=other)]
+        records = [(outcome(each, repeat=n), observation(each, repeat=n)) for each in planned for n in range(3)]
+        write_run(tmp_path / name, planned, records, environment=ENVIRONMENT)
+    comparing = compare_runs(tmp_path / "base", tmp_path / "new")
+    assert comparing.only_base == comparing.only_new == ("planted/1n4/b",)
+    assert comparing.cautions == ("both have 'planted/1n4/b', but iterations is 20 and 40; it is not compared",)
 
 
 def test_noise_that_could_hide_a_slowdown_is_undecided_and_says_how_many_repeats_would_decide(tmp_path: Path) -> None:

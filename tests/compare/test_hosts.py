@@ -53,5 +53,18 @@ def test_a_host_with_half_the_memory_is_named_and_a_few_bytes_are_not() -> None:
     assert sentence == "the memory is 256 GiB on n2 and 512 GiB on n1 in new and 512 GiB in base"
 
 
+def test_settings_that_slow_a_machine_are_named() -> None:
+    def set_to(watts: list[float], governor: str) -> dict[str, Any]:
+        gpus = [{"power_limit_w": each, "ecc": True, "application_clock_hz": 1.98e9} for each in watts]
+        facts = {"gpus": {"gpus": gpus}, "processor": {"governors": {governor: "0-15"}}}
+        return machine(n1={"facts": facts})
+
+    base, new = set_to([700.0] * 3, "performance"), set_to([450.0, 700.0, 700.0], "powersave")
+    assert differences(base, new) == [
+        "the power limit of GPUs is 450 W on 1 and 700 W on 2 in new and 700 W in base",
+        "the CPU governor is powersave in new and performance in base",
+    ]
+
+
 def test_machines_without_a_description_cannot_be_compared() -> None:
     assert differences({}, machine(n1={})) == ["environment.json of base names no host, so machines cannot be compared"]

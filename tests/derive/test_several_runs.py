@@ -19,9 +19,11 @@ from clusterbench.types import Case
 EXAMPLE = RunFolder.open(Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu")
 
 
-def part(path: Path, is_in: Callable[[Case], bool]) -> RunFolder:
-    """A run of some cases of the example."""
+def part(path: Path, is_in: Callable[[Case], bool], cpu: str = "") -> RunFolder:
+    """A run of some cases of the example, on its machine or on another one."""
     plan = EXAMPLE.plan()
+    if cpu:
+        plan = replace(plan, cluster=replace(plan.cluster, cpu_name=cpu))
     cases = tuple(case for case in plan.cases if is_in(case))
     kept = {case.hash for case in cases}
     run = RunFolder.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
@@ -48,6 +50,15 @@ def test_runs_of_different_sizes_are_one_experiment(tmp_path: Path) -> None:
     assert len(together.histories) == len(whole.histories)
     assert {row.run for row in together.rows} == {"one-rank", "more"}
     assert all(row.case.startswith(f"{row.run}: ") and "run" not in row.point for row in together.rows)
+
+
+def test_runs_on_other_machines_are_no_experiment(tmp_path: Path) -> None:
+    """What a large run on faster CPUs gains over a small one is no scaling."""
+    small = part(tmp_path / "one-rank", lambda case: case.world_size == 1)
+    large = part(tmp_path / "more", lambda case: case.world_size > 1, cpu="AMD EPYC 9965")
+    together = read_several([small, large])
+    assert scaling(together) == scaling(read(small)) | scaling(read(large))
+    assert {row.point["run"] for row in together.rows} == {"one-rank", "more"}
 
 
 def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:

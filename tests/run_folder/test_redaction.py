@@ -50,12 +50,17 @@ SECRETS: dict[str, tuple[str, str]] = {
     "database": ("MY_DB_URL=postgres://u:s3c@ret-27@db:5432/x", "s3c@ret-27"),
     "user without a name": ("redis://:s3cret-28@cache:6379", "s3cret-28"),
     "query": ("GET /x?access_token=s3cret-29&size=8", "s3cret-29"),
+    "mpich": ("mpiexec -genv WANDB_API_KEY s3cret-31 -genv NCCL_DEBUG INFO -n 8", "s3cret-31"),
+    "c shell": ("setenv NGC_API_KEY 's3cret 32'", "s3cret 32"),
+    "docker": ("docker login -u me -p dckr_pat_a1B2c3D4e5a1B2c3D4e5a1B2", "dckr_pat_a1B2c3D4e5a1B2c3D4e5a1B2"),
+    "vault": ("got hvs.CAESIa1B2c3D4e5a1B2c3D4e5", "hvs.CAESIa1B2c3D4e5a1B2c3D4e5"),
+    "slack's address": ("https://hooks.slack.com/services/T0001/B0002/a1B2c3D4e5a1B2", "B0002/a1B2c3D4e5a1B2"),
     "signed address": ("https://s3.host/x?X-Amz-Signature=s3cret30", "s3cret30"),
 }
 
 
-def test_there_are_thirty() -> None:
-    assert len(SECRETS) == 30
+def test_there_are_thirty_five() -> None:
+    assert len(SECRETS) == 35
 
 
 @pytest.mark.parametrize("kind", SECRETS)
@@ -94,6 +99,7 @@ NCCL_IB_PKEY=0x7fff UCX_TLS=rc_x,cuda_copy,cuda_ipc CUDA_VISIBLE_DEVICES=GPU-5e3
 IMAGE_DIGEST=9f86d081884c7d659a2feaa0c55ad015 MAX_TOKENS=4096 tokens_per_s: 51234.5 PWD=/root/work OLDPWD=/root
 LD_LIBRARY_PATH=/spack/opt/linux-x86_64/gcc-12.2.0-7kqz3ynx5w4jd2abcdefgh6ijklmnop2/lib:/opt/nccl-2.18.3/lib
 https://host:8080/x git@github.com:a/b.git ssh://git@host/x docker run -u 1000:1000 --pass-through memory
+mpiexec -genv NCCL_DEBUG INFO -env OMP_NUM_THREADS 1 -genvlist MY_KEY,A_TOKEN -n 2
 """
 
 

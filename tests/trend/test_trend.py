@@ -114,6 +114,18 @@ def test_a_case_that_was_disturbed_does_not_enter_and_is_named(tmp_path: Path) -
     assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (disturbed)"]
 
 
+def test_a_case_whose_figures_cannot_be_does_not_enter_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = series(tmp_path, [0.010] * 12)
+    wrong = {"day1": {"planted/1n4/a": "flops_mismatch: -40 % against the formula"}}
+    monkeypatch.setattr("clusterbench.derive.baseline.wrong_figures", lambda reading: wrong.get(reading.run, {}))
+    command(*runs, "--json", tmp_path / "trend.json")
+    found = json.loads((tmp_path / "trend.json").read_text())
+    assert len(found["figures"][0]["values"]) == 11
+    assert found["left_out"] == [f"planted/1n4/a of {runs[1]} (wrong)"]
+
+
 def test_five_runs_are_too_few_to_call_anything_steady(tmp_path: Path) -> None:
     assert "1 too few runs" in command(*series(tmp_path, [0.010] * 5)).output
 
@@ -157,3 +169,12 @@ def test_hosts_and_variables_that_changed_are_named() -> None:
     assert found[2].endswith("NCCL_ALGO: Ring -> Tree")
     assert changes(before, before) == (NOTHING,)
     assert changes(before, {})[0].startswith("not known")
+
+
+def test_memory_and_settings_that_changed_are_named_where_both_runs_know_them() -> None:
+    before = {"hosts": {"n1": {"memory_bytes": 512 * 2**30, "gpus": [{"power_limit_w": 700.0}] * 8}}}
+    after = {"hosts": {"n1": {"memory_bytes": 256 * 2**30, "gpus": [{"power_limit_w": 450.0}] * 8}}}
+    found = changes(before, after)
+    assert "the power limit of GPUs: 700 W -> 450 W" in found
+    assert "the memory: 512 GiB -> 256 GiB" in found
+    assert not any("power limit" in said for said in changes({"hosts": {"n1": {}}}, after))
