@@ -13,6 +13,7 @@ from typing import Any
 from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, options_of
+from clusterbench.suite import SUITE_FOLDERS
 from clusterbench.units import format_bytes
 from clusterbench.words import WIDTH, aligned, comment
 
@@ -158,8 +159,7 @@ def _shapes() -> Mapping[str, Any]:
 
 def _suites() -> Mapping[str, Any]:
     """Suites of the working directory; without that folder those beside the package in a checkout."""
-    folders = (Path("suites"), Path(__file__).parent.parent / "suites")
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), SUITE_FOLDERS[0])
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

@@ -23,6 +23,9 @@ from clusterbench.types import FAIL_ON, MOST_REPEATS, Side
 from clusterbench.units import parse_time
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
+SUITE_FOLDERS = (Path("suites"), Path(__file__).parent.parent / "suites")
+"""Suites of the working directory, and those beside the package in a checkout."""
+
 
 @dataclass(frozen=True)
 class Written:
@@ -234,10 +237,10 @@ def _read(path: Path) -> bytes:
         with open(path, "rb") as file:
             return file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        folders = dict.fromkeys((path.parent, Path("suites")))
-        there = [str(file) for folder in folders for file in sorted(folder.glob("*.yaml"))]
-        close = [file for file in there if Path(file).stem == path.stem] or difflib.get_close_matches(str(path), there)
-        meant = f" Did you mean '{close[0]}'?" if close else ""
+        folders = dict.fromkeys((path.parent, *SUITE_FOLDERS))
+        there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
+        close = difflib.get_close_matches(path.stem, there)
+        meant = f" Did you mean '{there[close[0]]}'?" if close else ""
         hint = "" if meant else "\nhint: 'clusterbench list suites' shows those that come with it"
         raise SuiteError(f"{path}: there is no such file.{meant}{hint}") from None
     except IsADirectoryError:

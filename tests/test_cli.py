@@ -88,7 +88,7 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("plan", "t.yaml"), "error: t.yaml: there is no such file. Did you mean 's.yaml'?\n"),
+        (("plan", "s.yml"), "error: s.yml: there is no such file. Did you mean 's.yaml'?\n"),
         (
             ("plan", "s.yaml", "--device", "cuda"),
             "error: no GPU was found on this host.\nhint: 'clusterbench plan SUITE --gpus-per-node 8' plans for a "

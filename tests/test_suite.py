@@ -14,7 +14,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.planning import make_plan
-from clusterbench.suite import load_suite
+from clusterbench.suite import SUITE_FOLDERS, load_suite
 from clusterbench.types import Plan
 from tests.invented import HEAD, KNOWN, suite_of
 
@@ -270,6 +270,13 @@ def test_a_missing_file_suggests_one_that_is_there(tmp_path, monkeypatch):
     with pytest.raises(SuiteError) as error:
         load_suite("fabric.yaml")
     assert str(error.value) == "fabric.yaml: there is no such file. Did you mean 'suites/fabric.yaml'?"
+    (tmp_path / "smoke.yaml").write_text(SMALLEST)
+    for name in ("tp_scale", "tp_scale.yaml", "suites/tp_scale.yaml", "tp_scal.yaml"):
+        with pytest.raises(SuiteError) as error:
+            load_suite(name)
+        assert (
+            str(error.value) == f"{name}: there is no such file. Did you mean '{SUITE_FOLDERS[1] / 'tp_scale.yaml'}'?"
+        )
     with pytest.raises(SuiteError) as error:
         load_suite("suites")
     assert str(error.value) == "suites is a folder; name one suite in it, e.g. suites/tp_scale.yaml"

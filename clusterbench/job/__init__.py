@@ -23,6 +23,9 @@ WEIGHT_DECAY = 0.1
 CAST_AT_ONCE = 2**24
 """Elements of gradients that an optimizer casts to the dtype of its weights at once: 64 MiB in float32."""
 
+MOST_TOKENS = 2**30
+"""Of a step: with more, the batch is in tokens where it should be in sequences."""
+
 
 Dtypes = tuple[str, str, str]
 
@@ -252,6 +255,11 @@ class TrainingJob:
                 return f"{asked} is of steps in bfloat16, and dtype is {self.dtype}"
             if self.master_bytes == 2:
                 return f"{asked} changes nothing with precision {self.precision}, whose gradients are bfloat16 already"
+        if self.tokens_per_step > MOST_TOKENS:
+            return (
+                f"global_batch_size {self.global_batch_size} of seq_len {self.seq_len} are "
+                f"{self.tokens_per_step / 1e9:.3g} billion tokens a step: it counts sequences, not tokens"
+            )
         per_forward = self.micro_batch_size * self.layout.dp
         if self.global_batch_size % per_forward == 0:
             return None

@@ -29,6 +29,9 @@ _SECONDS_FOR_CLOCKS = 5.0
 _ROUNDS_OF_CLOCKS = 3
 
 
+_START_ON_HOSTS = "\nhint: only a launcher starts clusterbench on other hosts: 'mpirun -n 2 -host a,b clusterbench ...'"
+
+
 @dataclass(frozen=True)
 class Allocation:
     """What the launcher gave.
@@ -77,7 +80,7 @@ class Allocation:
             if host not in self.names:
                 raise SuiteError(
                     f"--hosts names {host}, which is not in the allocation.{nearest(host, self.names)}\n"
-                    f"Hosts: {', '.join(self.names)}."
+                    f"Hosts: {', '.join(self.names)}.{_START_ON_HOSTS if len(self.names) == 1 else ''}"
                 )
             if chosen.count(host) > 1:
                 raise SuiteError(f"--hosts names {host} twice.")

@@ -11,6 +11,7 @@ from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
 from clusterbench.expectation import MEASURED
 from clusterbench.fingerprint import UNKNOWN
+from clusterbench.job import MOST_TOKENS
 from clusterbench.pricing.advice import Advice, Question, advise
 from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.cluster_file import KnownCluster
@@ -29,8 +30,6 @@ NETWORKS = ("400Gb", "100Gb")
 
 OF_NICS = ("busbw", "node_network")
 """Rates that follow from the NICs of a node where a file does not give them."""
-
-MOST_TOKENS = 2**40
 
 _POWER = re.compile(r"2\^([0-9]{1,2})")
 
@@ -162,12 +161,17 @@ def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) 
     if (global_batch_size is None) == (tokens is None):
         raise SuiteError("say the batch once: --global-batch-size SEQUENCES or --tokens TOKENS.")
     if global_batch_size is not None:
+        if (number := global_batch_size * seq_len) > MOST_TOKENS:
+            raise SuiteError(
+                f"--global-batch-size {global_batch_size} of --seq-len {seq_len} are {number / 1e9:.3g} billion tokens "
+                "a step: it counts sequences. Say tokens as --tokens, 2^30 at most."
+            )
         return global_batch_size
     assert tokens is not None
     power = _POWER.fullmatch(tokens)
     number = 2 ** int(power[1]) if power else int(tokens) if tokens.isdigit() and len(tokens) < 16 else 0
     if not 1 <= number <= MOST_TOKENS:
-        raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^40, whole, or a power as 2^22.")
+        raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22.")
     if number % seq_len:
         raise SuiteError(f"--tokens {number} is no multiple of --seq-len {seq_len}: {number / seq_len:.4g} sequences.")
     return number // seq_len

@@ -14,7 +14,7 @@ from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.formulas.transformer import hardware_flops, model_flops
-from clusterbench.job import TrainingJob
+from clusterbench.job import MOST_TOKENS, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.pricing.probes import Probe
@@ -74,8 +74,6 @@ _IN_WORDS = ("source", "model", "gpu", "note", *MEASURED)
 MOST_OF_FACT = {"params_b": 1e5, "tflops_per_gpu": 1e5}
 """Beyond any model and card: the unit is another one."""
 
-MOST_TOKENS = 2**30
-"""Of a step: with more, the batch is in tokens where it should be in sequences."""
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
 

@@ -106,6 +106,11 @@ def test_dropout_is_refused_with_the_reason() -> None:
             "global_batch_size 3 is no multiple of micro_batch_size 1 x dp 2 = 2, so gradient_accumulation_steps would "
             "be 1.5",
         ),
+        (
+            "dp2-tp2",
+            {"seq_len": 4096, "global_batch_size": 2**22},
+            "global_batch_size 4194304 of seq_len 4096 are 17.2 billion tokens a step: it counts sequences, not tokens",
+        ),
         ("tp4+sp", {"seq_len": 30}, "+sp cuts seq_len 30 over tp4, which does not divide it: 7.5"),
         ("tp4", {"seq_len": 30}, None),
         ("pp4", {}, None),

@@ -322,6 +322,15 @@ def test_hosts_that_cannot_be_taken(hosts, num_nodes, message):
     assert str(caught.value) == message
 
 
+def test_hosts_of_a_plain_run_are_what_a_launcher_would_give():
+    with pytest.raises(SuiteError) as caught:
+        Allocation(("a",)).only(("b",), None)
+    assert str(caught.value) == (
+        "--hosts names b, which is not in the allocation.\nHosts: a.\n"
+        "hint: only a launcher starts clusterbench on other hosts: 'mpirun -n 2 -host a,b clusterbench ...'"
+    )
+
+
 # The machine of those that take part.
 
 H200 = {"cpu_model": "AMD EPYC", "gpus": [{"name": "NVIDIA H200"}] * 8, "gpus_reason": None}

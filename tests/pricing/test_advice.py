@@ -236,7 +236,7 @@ def test_a_network_that_is_not_said_gives_two_answers():
         (("--tokens", "5000"), "error: --tokens 5000 is no multiple of --seq-len 4096: 1.221 sequences."),
         (
             ("--tokens", "2^99"),
-            "error: --tokens '2^99' is no number of tokens a step: 1 to 2^40, whole, or a power as 2^22",
+            "error: --tokens '2^99' is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22",
         ),
         (("--tokens", "2**22"), "error: --tokens '2**22' is no number of tokens a step"),
         (("--tokens", "4096", "--nics", "400"), "error: --nics '400' is not of the form 8x400Gb"),

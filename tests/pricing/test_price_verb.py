@@ -250,6 +250,17 @@ def test_a_price_of_an_hour_is_finite(value):
     assert (done.exit_code, f"'{value}' is not a finite number" in done.stderr) == (2, True)
 
 
+def test_a_batch_of_advise_in_tokens_is_refused_at_once():
+    """Every schedule of as many micro-batches would be written down, for minutes and in gigabytes."""
+    batch = ("--global-batch-size", str(2**22))
+    done = run("advise", "--shape", "llama-70b", "--gpu", "h100-sxm-80gb", "--num-nodes", "64", *batch)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "error: --global-batch-size 4194304 of --seq-len 4096 are 17.2 billion tokens a step: it counts sequences. Say "
+        "tokens as --tokens, 2^30 at most.\n"
+    )
+
+
 def test_a_full_disk_behind_stdout_is_said_and_is_no_verdict():
     command = [sys.executable, "-m", "clusterbench", "list", "benchmarks"]
     with open("/dev/full", "w") as full:
