@@ -195,6 +195,7 @@ def unwrapped(text: str) -> list[PlainLine]:
     [('cb1', '', 'Port 1:'), ('cb2', '', '\tState: Down'), ('', '', '')]
     """
     plain = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n")
+    plain = plain.replace("\n\r", "\n")  # script(1) keeps what a shell puts before the output of a command
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)

@@ -55,6 +55,12 @@ def test_the_official_rating_is_the_figure_and_a_short_run_is_noted(imported, tm
     ]
 
 
+def test_what_script_records_of_a_terminal_is_read(imported):
+    recorded = "Script started on 2026-03-14 09:26:00+01:00\n\x1b[?2004hcb01:~# cat out\r\n\x1b[?2004l\r"
+    rows = imported(recorded + RUN.replace("\n", "\r\n") + "\x1b[?2004hcb01:~# exit\r\n", num_nodes=1)
+    assert rows["1n2/32x16x16", "flops_per_s"][0] == 1.94783e9
+
+
 def test_the_older_yaml_says_the_same(imported):
     assert imported(YAML, num_nodes=2) == {
         ("2n2/32x16x16", "flops_per_s"): (1.94783e9, "imported from said.txt:14"),
