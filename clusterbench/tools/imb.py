@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import number, starts_with_figure
+from clusterbench.tools._text import number
 
 _TITLE = re.compile(r"# Benchmarking (?:Multi-)?(?P<name>\w+)")
 _RANKS = re.compile(r"# #processes = (?P<ranks>\d+)")
@@ -107,7 +107,7 @@ def _tables(lines: Sequence[str]) -> Iterator[Table]:
             columns = line.split()
         elif left_out := _LEFT_OUT.match(line):
             table = replace(table, left_out=(*table.left_out, left_out[0]))
-        elif columns and starts_with_figure(line):
+        elif columns and re.match(r"\d++(?!:)", line):
             rows.append((index, line))
     if table:
         yield _filled(table, columns, rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
 
-_ENDS = re.compile(r"\[ *(?:\d+|\*\d+)\] local (?P<local>\S+) port \d+ connected with (?P<peer>\S+) port \d+")
+_ENDS = re.compile(r"\[ *(?P<stream>\*?\d+)\] local (?P<local>\S+) port \d+ connected with (?P<peer>\S+) port \d+")
 _ROW = re.compile(
     r"\[ *(?P<stream>\*?\d+|SUM)(?:-\d+)?\] +(?P<begin>\d+\.\d+)- *(?P<end>\d+\.\d+) +sec +(?P<moved>[\d.]+) "
     r"(?P<of>[KMGT]?)Bytes +(?P<rate>[\d.]+) (?P<unit>[KMGT]?)(?P<what>bits|Bytes)/sec\b.*"
@@ -54,9 +54,13 @@ def parse(text: str) -> Iperf2:
         for number, row in rows
         if not float(row["begin"]) and (row["stream"], float(row["end"])) not in begins
     ]
-    streams = {row["stream"] for _, row in whole if row["stream"] != "SUM"}
+    connected = [*_ENDS.finditer(text)]
+    streams = {ends["stream"] for ends in connected}
     sums = [each for each in whole if len(streams) < 2 or each[1]["stream"] == "SUM"]
-    if len(sums) != 1:
+    last = text.split("\n")[-1].strip()
+    if last.startswith("[ ") and not _ROW.fullmatch(last):
+        raise ToolError(f"the last line has no end, so it may be cut in the middle of a number: {last!r}")
+    if len(sums) != 1 or not connected:
         raise ToolError(f"the text holds {len(sums)} sums of iperf 2 over all streams and all of the time, and not one")
     number, row = sums[0]
     rate = float(row["rate"]) * (_TEN[row["unit"]] / 8 if row["what"] == "bits" else _TWO[row["unit"]])
@@ -65,9 +69,8 @@ def parse(text: str) -> Iperf2:
         raise ToolError(f"nothing was moved: {row[0].strip()!r}")
     if abs(rate * seconds - moved) > _LIKENESS * moved + _ROUNDED_S * rate:
         raise ToolError(f"iperf 2 printed a rate that is not its bytes over its time: {row[0].strip()!r}")
-    ends = _ENDS.search(text)
-    assert ends
-    return Iperf2(number, rate, seconds, max(1, len(streams)), _side(text), (ends["local"], ends["peer"]))
+    ends = connected[0]["local"], connected[0]["peer"]
+    return Iperf2(number, rate, seconds, len(streams), _side(text), ends)
 
 
 def _side(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import number, starts_with_figure
+from clusterbench.tools._text import number
 
 _TITLE = re.compile(r"# (?P<title>OSU (?:MPI|OpenSHMEM|UPC|NCCL|RCCL|xCCL)\S* .+?) Test v(?P<version>\d+[\w.]*)\s*")
 _PAIRS = re.compile(r"# \[ pairs: (?P<pairs>\d+) \] \[ window size: (?P<window>\d+) \]\s*")
@@ -104,7 +104,7 @@ def _tables(lines: Sequence[str]) -> Iterator[Table]:
             about["datatype"] = datatype["datatype"]
         elif said and _HEADER.fullmatch(line):
             columns = [cell.strip() for cell in re.split(r"\s{2,}", line.lstrip("# ").strip())]
-        elif columns and starts_with_figure(line):
+        elif columns and re.match(r"\d++(?!:)", line):
             rows.append(_row(columns, line, index))
     if said:
         yield Table(rows=tuple(rows), unread=_unread(columns), **(said | about))  # type: ignore[arg-type]

@@ -116,6 +116,7 @@ def test_what_is_left_out_is_noted(imported, tmp_path):
         (BIBAND.replace("80.52", "8.052"), {"num_nodes": 1}, "said.txt: IMB printed a rate that is not its bytes"),
         (SENDRECV[: SENDRECV.index("27.09")], {"num_nodes": 1}, "said.txt: the last line has no end, so it may be cut"),
         (PINGPONG.replace("# #processes = 2\n", ""), {"num_nodes": 1}, "said.txt: IMB does not say on how many proces"),
+        (PINGPONG.replace("4194304 ", "41943x4 "), {"num_nodes": 1}, "said.txt: IMB printed '41943x4' where a size"),
         (PINGPONG.replace("10      1029", "1029"), {"num_nodes": 1}, "said.txt: IMB printed a row that does not fit"),
     ],
 )

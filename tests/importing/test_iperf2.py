@@ -43,6 +43,11 @@ def test_intervals_are_passed_over(imported):
     ("text", "message"),
     [
         (STREAMS[: STREAMS.index("[SUM]")], "the text holds 0 sums of iperf 2 over all streams and all of the time"),
+        (
+            STREAMS[: STREAMS.index("[  5]  0.0")],
+            "the text holds 0 sums of iperf 2 over all streams and all of the time",
+        ),
+        (INTERVALS[: INTERVALS.index(".46 GBytes  9.38 Gbits/sec\n[  1] 0")], "the last line has no end, so it may be"),
         (INTERVALS + INTERVALS, "the text holds 2 sums of iperf 2 over all streams and all of the time, and not one"),
         (INTERVALS.replace("9.36 G", "9.36 M"), "iperf 2 printed a rate that is not its bytes over its time: '[  1] 0"),
         (INTERVALS.replace("TCP port", "UDP port"), "iperf 2 over UDP: what a client sent is not what arrived"),
