@@ -195,7 +195,8 @@ def unwrapped(text: str) -> list[PlainLine]:
     [('cb1', '', 'Port 1:'), ('cb2', '', '\tState: Down'), ('', '', '')]
     """
     plain = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n")
-    plain = plain.replace("\n\r", "\n")  # script(1) keeps what a shell puts before the output of a command
+    # script(1) keeps what a shell puts before the output of a command; web pages and chats have blanks of their own.
+    plain = plain.replace("\n\r", "\n").replace("\xa0", " ")
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)

@@ -170,6 +170,11 @@ def test_nor_do_a_mark_of_byte_order_and_empty_lines(tmp_path, kind, damage):
     assert told(tmp_path, TEXTS[kind].replace("\n", "\r\n")) == told(tmp_path, TEXTS[kind])
 
 
+@pytest.mark.parametrize("kind", TEXTS)
+def test_nor_do_the_blanks_of_web_pages(tmp_path, kind):
+    assert told(tmp_path, TEXTS[kind].replace("  ", "\xa0 ")) == told(tmp_path, TEXTS[kind])
+
+
 def test_every_reader_is_tried():
     assert {*TEXTS} == {reader.kind for reader in READERS}
 
