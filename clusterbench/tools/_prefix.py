@@ -25,7 +25,7 @@ _NO_HOST = (
     rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
-_SURE, _MOST, _ALL = 0.05, 0.8, 1.0
+_SURE, _HALF, _MOST, _ALL = 0.05, 0.5, 0.8, 1.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ _ANY_LEVEL = _Form(
 _LOGGERS = (
     _Form(rf"{_SYSLOG_TIME} (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
     _Form(
-        rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _SURE
+        rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _HALF
     ),  # rsyslog, journal
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
     _Form(rf"\| *(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) *\| ?", _SURE),  # CloudWatch

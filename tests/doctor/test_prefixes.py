@@ -270,3 +270,10 @@ def test_a_line_that_ray_says_was_repeated_is_read_and_the_others_are_missed(tmp
     assert [healthy.what for healthy in examination.healthy] == [healthy.what for healthy in bare.healthy]
     why = f"Ray left out {7 * len(lines):,} lines that other workers wrote, as like others"
     assert why in {part.why for part in examination.not_judged}
+
+
+def test_two_words_and_a_colon_in_a_few_lines_are_no_host_and_its_program():
+    # NVIDIA/gdrcopy, gdrcopy_copybw behind the times of a container's log.
+    said = ["GPU id:0; name: Tesla V100-SXM2-32GB; Bus id: 0000:06:00"] * 8 + ["testing size: 131072"]
+    lines = unwrapped("".join(f"2026-03-02T14:10:00+00:00 {line}\n" for line in said))
+    assert [(line.origin, line.text) for line in lines[:-1]] == [("", line) for line in said]
