@@ -210,9 +210,10 @@ def _line_with(words: str, *places: Sequence[PlainLine]) -> int | None:
 
 def _behind(where: str, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
     """The line that names a place and those behind it; none where no line does."""
-    address = re.search(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
+    address = re.search(r"(?:(?!0000:)[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
     name = re.escape(address[0] if address else where.partition(" port ")[0])
-    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)){name}(?!\w)", re.IGNORECASE)  # JSON writes a tab as two letters
+    # JSON writes a tab as two letters, and nvidia-smi four more zeros before a domain.
+    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)|(?<!\w)0000){name}(?!\w)", re.IGNORECASE)
     first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
     return lines[first : first + _MOST_OF_A_PLACE] if first is not None else ()
 
@@ -241,7 +242,26 @@ def _kernel(file: File) -> list[tuple[str, Said]]:
         hosts[line.host].append(line)
     if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
         hosts.pop("", None)  # what stands around the lines of hosts
-    return [_kernel_of(host, file.name, lines) for origin, lines in hosts.items() for host in file.named(origin, hosts)]
+    kernels = _with_kernel_lines(file) if len(hosts) > 1 else {*hosts}
+    return [
+        _kernel_of(host, file.name, lines) if origin in kernels else (host, _no_kernel_of(host))
+        for origin, lines in hosts.items()
+        for host in file.named(origin, hosts)
+    ]
+
+
+def _with_kernel_lines(file: File) -> set[str]:
+    """Whose lines are the kernel's, at least one: those of sshd alone, in syslog, tell nothing of a GPU's health."""
+    whole = file.text.split("\n")
+    of_origin: dict[str, list[str]] = defaultdict(list)
+    for line in file.lines:
+        of_origin[line.origin].append(whole[line.number - 1])
+    return {origin for origin, lines in of_origin.items() if kernel_log.is_kernel_log("\n".join(lines))}
+
+
+def _no_kernel_of(host: str) -> Said:
+    why = "none of its lines in the text is the kernel's"
+    return Said(not_judged=(NotJudged("a kernel's log", (host,), why, "dmesg -T, journalctl -k"),), hosts=(host,))
 
 
 _MISMATCH = re.compile(r"NVRM: API mismatch: the client.*? has the version (\d[\d.]*\d).*")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -109,7 +109,7 @@ def _of_output(files: Sequence[Path], kind: Output, facts: Facts) -> Contents:
             reads.append(kind.read(file.name, plain_text(read_text(file)), facts))
         except ToolError as error:
             raise SuiteError(f"{file.name}: {error}") from None
-    cases = [case for read in reads for case in read.cases]
+    cases = _repeats(case for read in reads for case in read.cases)
     lines = "".join(f"# {file.name}\n" for file in files)
     return Contents(
         name=re.sub(r"\W+", "-", kind.tool.lower()),
@@ -141,20 +141,30 @@ def _by_mapping(files: Iterable[Path], mapped: Mapped) -> Contents:
 
 def _attempts(cases: Iterable[ImportedCase]) -> list[ImportedCase]:
     """Rows of one configuration numbered, in their order: each stays a case of its own."""
+    return [replace(case, point={**case.point, "attempt": number}) for case, number in _counted(cases)]
+
+
+def _repeats(cases: Iterable[ImportedCase]) -> list[ImportedCase]:
+    """The same, of a program that ran again; the first keeps its configuration, which one that ran once has, too."""
+    return [
+        replace(case, point={**case.point, "attempt": number}) if number > 1 else case
+        for case, number in _counted(cases)
+    ]
+
+
+def _counted(cases: Iterable[ImportedCase]) -> Iterator[tuple[ImportedCase, int]]:
     counts: Counter[object] = Counter()
-    numbered = []
     for case in cases:
         key = case.world_size, case.num_nodes, tuple(case.point.items())
         counts[key] += 1
-        numbered.append(replace(case, point={**case.point, "attempt": counts[key]}))
-    return numbered
+        yield case, counts[key]
 
 
 def _of_nccl(files: Sequence[Path], facts: Facts) -> Contents:
     tables = [read_nccl(file, facts) for file in files]
     gpus = {table.gpu for table in tables}
     lines = "".join(f"# {file.name}\n" for file in files)
-    cases = [case for table in tables for case in table.cases]
+    cases = _repeats(case for table in tables for case in table.cases)
     ops = ", ".join(dict.fromkeys(str(case.point["op"]) for case in cases))
     return Contents(
         name="nccl-tests",

@@ -8,6 +8,7 @@ of them a text that was copied may have the blanks of Markdown's code, or a mark
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
@@ -24,7 +25,7 @@ _NO_HOST = (
     rf"|Lustre\w*|Total|BUG|Oops|ibpanic|ibwarn|ibstat|{_REMARK}): )"
 )
 """Words before a colon that programs and the kernel begin lines with."""
-_SURE, _MOST, _ALL = 0.05, 0.8, 1.0
+_SURE, _HALF, _MOST, _ALL = 0.05, 0.5, 0.8, 1.0
 
 
 @dataclass(frozen=True)
@@ -49,41 +50,51 @@ def _padded(width: int) -> str:
 
 _LAUNCHERS = (
     _Form(r"[>│┃] ?", _MOST),  # quoted, or copied with the frame of a terminal's window
-    _Form(r"\[(?:[^\]\s]*[,@])?(?P<rank>\d+)\]<std(?:out|err|diag)> ?: ?", _SURE),  # mpirun -tag-output
+    _Form(r"\[(?:[^\]\s]*[,@])?(?:mpirank:)?(?P<rank>\d+)(?:,algo-\d+)?\]<std(?:out|err|diag)> ?: ?",
+          _SURE),  # mpirun -tag-output, also SageMaker's
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
     _Form(r"\((?:[A-Za-z_][\w.]* )?(?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
           r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray
     _Form(r"\[pod/(?P<host>[^\]\s/]+)[^\]\s]*\] ", _SURE),  # kubectl logs --prefix
     _Form(rf"(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ", _SURE),  # containerd
+    _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{6}}Z [0-9a-f]{{2}}[OE][+ ]", _SURE),  # GitLab
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{7,9}}Z ", _SURE),  # kubectl --timestamps
     _Form(rf"(?!{_LEVEL} )(?P<host>[\w.-]+) +\| ", _MOST),  # Docker Compose
     _Form(r"(?P<rank>\d+): ", _MOST),  # srun --label
 )  # fmt: skip
+_TIME_AND_LEVEL = _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE)
+_ANY_LEVEL = _Form(
+    rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?(?: in [\w.]+)?:? (?:\[[\w./-]+:\d+(?::[^\]]+)?\] |\[[A-Za-z_][\w.]*\] )?"
+    r"(?!\d\d-\d\d )",
+    _MOST,
+)
 _LOGGERS = (
     _Form(rf"{_SYSLOG_TIME} (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
     _Form(
-        rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _SURE
+        rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _HALF
     ),  # rsyslog, journal
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?Z (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ", _SURE),
     _Form(rf"\| *(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) *\| ?", _SURE),  # CloudWatch
     _Form(rf"\[(?P<time>{_DAY} {_CLOCK}),\d+\]\[[\w.]+\]\[{_LEVEL}\] - ", _SURE),  # Hydra
-    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE),
+    _TIME_AND_LEVEL,
     _Form(rf"\[NeMo [DIWEC] (?P<time>{_DAY} {_CLOCK}) [^\]\s]+:\d+\] ", _SURE),
     _Form(rf"[IWEF]\d{{4}} (?P<time>{_CLOCK})\.\d+ +\d+ [^\]\s]+:\d+\] ", _SURE),  # glog, absl, klog
     _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
-    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]? (?:- ++|\| ++(?={_LEVEL}))?", _SURE),
+    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
+          _SURE),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured
     _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?:?(?: *- | +\| [\w.<>]+:[\w.<>]+:\d+ - )", _MOST),  # loguru
     *(_Form(rf"(?:[\w.]+ )?(?:{_padded(width)})(?!\d\d-\d\d )", _ALL) for width in (8, 7, 5)),  # rich aligns them
-    _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?(?: in [\w.]+)?:? (?:\[[\w./-]+:\d+(?::[^\]]+)?\] |\[[A-Za-z_][\w.]*\] )?"
-          r"(?!\d\d-\d\d )", _MOST),
+    _ANY_LEVEL,
     _Form(r"\[(?P<rank>\d+)\] ", _MOST),  # mpirun of MPICH -prepend-rank
+    _Form(rf"(?:\[{_CLOCK}{_FRACTION}\] |{_CLOCK}(?:  |{_FRACTION} ))", _MOST),  # Jenkins
     _Form(r"(?=[a-z-]*\d)(?P<host>[a-z0-9]+(?:-[a-z0-9]+)+) [a-z][a-z0-9-]* ", _MOST),  # stern
 )  # fmt: skip
 _HOST = _Form(rf"(?<! ){_NO_HOST}(?P<host>[\w-]+(?:\.[\w-]+)*): (?! *\d+ *$)", _MOST)
 """pdsh, clush: any word; so only outside of all that loggers write, and before more than a counter's value."""
+_WORD = re.compile(rf"{_NO_HOST}[\w-]+(?:\.[\w-]+)*: ")
 _NUMBER = re.compile(r" *(?P<host>[\w-]+(?:\.[\w-]+)*): (?P<rest> *\d+ *)")
 
 
@@ -184,6 +195,8 @@ def unwrapped(text: str) -> list[PlainLine]:
     [('cb1', '', 'Port 1:'), ('cb2', '', '\tState: Down'), ('', '', '')]
     """
     plain = without_escapes(text.removeprefix("\ufeff")).replace("\r\n", "\n")
+    # script(1) keeps what a shell puts before the output of a command; web pages and chats have blanks of their own.
+    plain = plain.replace("\n\r", "\n").replace("\xa0", " ")
     lines = dedent(plain).split("\n")
     has_margin = plain.lstrip("\n")[:1] != "\n".join(lines).lstrip("\n")[:1]
     layers = _layers([line for line in lines[:: 1 + len(lines) // _MOST_SAMPLED] if line.strip()], has_margin)
@@ -244,14 +257,25 @@ def _layers(sample: list[str], has_margin: bool) -> list[_Form]:
     while sample and len(layers) < _MOST_LAYERS:
         outside = not has_margin and all(layer in _LAUNCHERS for layer in layers)
         forms = (*_LAUNCHERS, *_LOGGERS, *((_HOST,) if outside else ()))
-        found = next(
-            (form for form in forms if sum(map(bool, map(form.match, sample))) >= form.share * len(sample)), None
-        )
+        found = next((form for form in forms if _has(form, sample)), None)
+        if found is None and layers and layers[-1] in (_TIME_AND_LEVEL, _ANY_LEVEL):
+            found = _logger(sample)
         if found is None:
             break
         layers.append(found)
         sample = [rest for line in sample if (rest := _rest(found, line)).strip()]
     return layers
+
+
+def _has(form: _Form, sample: Sequence[str]) -> bool:
+    return sum(map(bool, map(form.match, sample))) >= form.share * len(sample)
+
+
+def _logger(sample: Sequence[str]) -> _Form | None:
+    """The name of a logger behind its level, ``train.loop: ``: one word for most lines, before all that is theirs."""
+    names = Counter(match[0] for line in sample if (match := _WORD.match(line)))
+    form = _Form(f"(?<! ){re.escape(max(names, key=names.__getitem__))}", _MOST) if names else None
+    return form if form and _has(form, sample) else None
 
 
 def _rest(form: _Form, line: str) -> str:

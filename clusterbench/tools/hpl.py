@@ -52,8 +52,9 @@ def parse(text: str) -> tuple[Solve, ...]:
         if row := _ROW.fullmatch(line):
             n, seconds, rate = int(row["n"]), float(row["time"]), float(row["rate"]) * 1e9
             flops = 2 / 3 * n**3 + 3 / 2 * n**2
-            if not seconds or abs(rate * seconds - flops) > _LIKENESS * flops + _ROUNDED_S * rate:
+            if not rate or abs(rate * seconds - flops) > _LIKENESS * flops + _ROUNDED_S * rate:
                 raise ToolError(f"HPL printed a rate that is not the operations of its N over its time: {line!r}")
+            seconds = seconds or flops / rate  # shorter than the hundredths that are printed
             sizes = int(row["nb"]), int(row["p"]), int(row["q"])
             solves.append(Solve(number, row["variant"], n, *sizes, seconds, rate, None))
         elif _BEGUN.fullmatch(line):

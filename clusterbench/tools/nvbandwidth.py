@@ -8,11 +8,12 @@ matrices, each direction and the total. Where a ``SUM`` follows, it is held agai
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import end_of, number, whole_lines
+from clusterbench.tools._text import end_of, number, starts_with_figure, whole_lines
 
 _RUNNING = re.compile(r"Running (\w+)\.?")
 _TITLE = re.compile(r"(.*\(column\).*)\((GB/s|ns)\)")
@@ -47,9 +48,10 @@ def parse(text: str) -> Mapping[str, Matrix]:
         If there is none, one is cut or malformed, or its sum is not that of its cells.
     """
     matrices: dict[str, Matrix] = {}
-    lines = iter(whole_lines(text))
+    lines = deque(whole_lines(text))
     name = ""
-    for line in lines:
+    while lines:
+        line = lines.popleft()
         if match := _RUNNING.fullmatch(line.strip()):
             name = match[1]
         elif match := _SUM.fullmatch(line.strip()):
@@ -59,11 +61,11 @@ def parse(text: str) -> Mapping[str, Matrix]:
             if not name or key in matrices or title is None:
                 raise ToolError(f"nvbandwidth printed a title that cannot be read: {line.strip()!r}")
             between_gpus = title[1] == "GPU"
-            header = next(lines, "").split()
+            header = lines.popleft().split() if lines else []
             body = []
-            while (row := next(lines, None)) is not None and row.strip():
-                body.append(row)
-            if row is None and not between_gpus:  # how many rows there are is known by the empty line behind them
+            while lines and starts_with_figure(lines[0]):
+                body.append(lines.popleft())
+            if not lines and not between_gpus:  # how many rows there are is known by the line behind them
                 raise ToolError(f"nvbandwidth printed a matrix that is cut: {end_of(text)}")
             matrices[key] = _matrix(match[2], between_gpus, header, body)
     if not matrices:

@@ -104,7 +104,7 @@ def _tables(lines: Sequence[str]) -> Iterator[Table]:
             about["datatype"] = datatype["datatype"]
         elif said and _HEADER.fullmatch(line):
             columns = [cell.strip() for cell in re.split(r"\s{2,}", line.lstrip("# ").strip())]
-        elif columns and re.match(r"\d", line):
+        elif columns and re.match(r"\d++(?!:)", line):
             rows.append(_row(columns, line, index))
     if said:
         yield Table(rows=tuple(rows), unread=_unread(columns), **(said | about))  # type: ignore[arg-type]

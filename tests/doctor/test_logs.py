@@ -143,6 +143,17 @@ def test_libraries_that_are_not_the_kernel_modules_are_found(examined):
         assert (found.name, "libraries 535.54.03," in found.what) == ("driver_mismatch", True)
 
 
+def test_a_host_of_which_no_line_is_the_kernels_is_not_judged_by_them(examined):
+    said = "Mar 14 09:26:01 cb07 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n"
+    said += "Mar 14 09:26:02 cb08 sshd[812]: Accepted publickey for root\n"
+    said += "Mar 14 09:26:04 cb09 kernel: eth0: link up\n"
+    examination, _ = examined(said)
+    assert {host for healthy in examination.healthy for host in healthy.hosts} == {"cb07", "cb09"}
+    (unknown,) = examination.not_judged
+    assert (unknown.name, unknown.hosts) == ("a kernel's log", ("cb08",))
+    assert unknown.why == "none of its lines in the text is the kernel's"
+
+
 def test_a_kernel_log_without_faults_is_healthy(examined):
     examination, _ = examined("[    0.000000] Linux version 6.8.0-60-generic\n[    1.0] ACPI: Early table checksum\n")
     assert (examination.word, examination.exit_code, examination.found) == ("HEALTHY", 0, ())
@@ -1035,6 +1046,18 @@ def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
     assert kind == "nvidia-smi"
     assert {(found.name, found.severity) for found in examination.found} == expected
     assert examination.word == ("SUSPECT" if expected else "NOT JUDGED")
+
+
+def test_gpus_that_differ_in_their_domain_alone_have_lines_of_their_own(examined):
+    rows = [f"|   {gpu}  Tesla V100-PCIE-16GB  Off  | 0000{domain}:00:00.0 Off |                  Off |\n"
+            "| N/A   30C    P0    37W / 250W |     11MiB / 16160MiB |      0%      Default |\n"
+            for gpu, domain in enumerate(("B57E", "EE58"))]  # fmt: skip
+    examination, _ = examined(TABLE[: TABLE.index("|   0")] + "".join(rows))
+    lines = {found.where: found.evidence for found in examination.found if found.name == "persistence_mode"}
+    begin = TABLE[: TABLE.index("|   0")].count("\n") + 1
+    assert [*lines] == ["GPU 0 (b57e:00:00.0)", "GPU 1 (ee58:00:00.0)"]
+    for index, evidence in enumerate(lines.values()):
+        assert evidence.startswith(f"said.txt:{begin + 2 * index}, in the words of NVML persistence mode")
 
 
 def test_evidence_is_of_the_file_that_says_it_and_never_of_one_in_order(tmp_path):

@@ -31,6 +31,7 @@ from tests.doctor.readers import (
     test_lscpu,
     test_lspci_acs,
     test_lspci_list,
+    test_lstopo,
     test_mlc,
     test_mlxlink,
     test_nccl_tests,
@@ -73,6 +74,14 @@ PREFIXES = {
     "Python's logging, the level in brackets": "[2026-03-02 14:10:00,123][INFO] ",
     "Python's logging, the level behind the name": "2026-03-02 14:10:00,123 train INFO ",
     "Python's logging, colons": "2026-03-02 14:10:00,123:INFO:",
+    "Python's logging, the name behind the level": "2026-03-02 14:10:00,123 INFO train.loop: ",
+    "Python's logging, the name behind brackets": "2026-03-02 14:10:00,123 [INFO] train.loop: ",
+    "Python's logging, the level first": "[INFO] 2026-03-02 14:10:00,123: ",
+    "Jenkins": "14:10:00  ",
+    "a clock in brackets": "[14:10:00] ",
+    "a clock with a fraction": "14:10:00.123 ",
+    "GitLab": "2026-03-02T14:10:00.123456Z 01O ",
+    "a tab behind the time": "2026-03-02T14:10:00.123Z\t",
     "Flask": "[2026-03-02 14:10:00,123] INFO in train: ",
     "rich": "[03/02/26 14:10:00] INFO     ",
     "glog": "I0302 14:10:00.123456 140123 train.py:12] ",
@@ -82,6 +91,7 @@ PREFIXES = {
     "loguru": "2026-03-02 14:10:00.123 | INFO     | __main__:run:12 - ",
     "mpirun": "[1,0]<stdout>:",
     "mpirun of Open MPI 5": "[prterun-n1-2@1,0]<stdout>: ",
+    "mpirun of SageMaker": "[1,mpirank:0,algo-1]<stdout>:",
     "mpirun of MPICH": "[0] ",
     "srun": " 0: ",
     "torchrun": "[default0]:",
@@ -118,6 +128,7 @@ TEXTS = {
     "nvidia-smi topo -p2p": test_nvidia_p2p.REFUSED,
     "gpu_copy of SuperBench": test_gpu_copy.SLOW,
     "nvbandwidth": test_nvbandwidth.SLOW,
+    "lstopo": test_lstopo.LESS,
     "numactl --hardware": test_numactl.HARDWARE.format(memory=0),
     "dcgmi diag": test_dcgmi_diag.FAILED,
     "dcgmi health -c": test_dcgmi_health.FAILURE,
@@ -157,6 +168,11 @@ def test_what_stands_before_its_lines_changes_nothing(tmp_path, kind, prefix):
 def test_nor_do_a_mark_of_byte_order_and_empty_lines(tmp_path, kind, damage):
     assert told(tmp_path, damage.format(TEXTS[kind])) == told(tmp_path, TEXTS[kind])
     assert told(tmp_path, TEXTS[kind].replace("\n", "\r\n")) == told(tmp_path, TEXTS[kind])
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_nor_do_the_blanks_of_web_pages(tmp_path, kind):
+    assert told(tmp_path, TEXTS[kind].replace("  ", "\xa0 ")) == told(tmp_path, TEXTS[kind])
 
 
 def test_every_reader_is_tried():
@@ -254,3 +270,10 @@ def test_a_line_that_ray_says_was_repeated_is_read_and_the_others_are_missed(tmp
     assert [healthy.what for healthy in examination.healthy] == [healthy.what for healthy in bare.healthy]
     why = f"Ray left out {7 * len(lines):,} lines that other workers wrote, as like others"
     assert why in {part.why for part in examination.not_judged}
+
+
+def test_two_words_and_a_colon_in_a_few_lines_are_no_host_and_its_program():
+    # NVIDIA/gdrcopy, gdrcopy_copybw behind the times of a container's log.
+    said = ["GPU id:0; name: Tesla V100-SXM2-32GB; Bus id: 0000:06:00"] * 8 + ["testing size: 131072"]
+    lines = unwrapped("".join(f"2026-03-02T14:10:00+00:00 {line}\n" for line in said))
+    assert [(line.origin, line.text) for line in lines[:-1]] == [("", line) for line in said]

@@ -16,6 +16,18 @@ HPL_pdgesv() start time Fri Feb  3 16:33:45 2023
 """
 # GoogleCloudPlatform/PerfKitBenchmarker, nvidia_hpl_benchmark.py: NVIDIA's, with the rate per GPU behind it.
 NVIDIA = "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)\n"
+# ULHPC/tutorials, parallel/mpi/HPL/README.md: a solve of the HPL.dat that HPL comes with.
+SHORT = """\
+WR00L2L2          29     3     4     1               0.00             9.9834e-03
+||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)=        0.0181653 ...... PASSED
+"""
+
+
+def test_the_time_of_a_solve_that_is_printed_as_zero_follows_from_its_rate(imported, tmp_path):
+    rows = imported(SHORT, num_nodes=1)
+    assert rows["1n4/n29", "flops_per_s"] == (9.9834e6, "imported from said.txt:1")
+    (observation,) = map(json.loads, (tmp_path / "run" / "observations.jsonl").read_text().splitlines())
+    assert observation["seconds"][0] == [pytest.approx(17520.83 / 9.9834e6)]
 
 
 def test_a_solve_is_a_case_on_the_ranks_of_its_grid(imported):

@@ -87,6 +87,16 @@ def test_percentiles_are_kept(imported):
     assert [key[1] for key in rows] == ["latency", "latency/p50", "latency/p99"]
 
 
+def test_what_another_program_printed_behind_a_table_is_no_row_of_it(imported):
+    assert imported(f"{CUDA}\nnode distances:\nnode   0   1\n  0:  10  32\n  1:  32  10\n", num_nodes=1)
+
+
+def test_a_program_that_ran_again_is_a_second_attempt(imported):
+    rows = imported(CUDA + CUDA, num_nodes=1)
+    places = {basis for _, basis in rows.values()}
+    assert {"imported from said.txt:5", "imported from said.txt:11"} <= places
+
+
 @pytest.mark.parametrize(
     ("text", "facts", "message"),
     [
@@ -103,7 +113,6 @@ def test_percentiles_are_kept(imported):
             {"num_nodes": 1},
             "said.txt: the last line has no end, so it may be cut in the middle of",
         ),
-        (CUDA + CUDA, {"num_nodes": 1}, "said.txt:11: this is the same configuration as said.txt:5: "),
         (
             f"{CUDA}8 1.0 2.0\n",
             {"num_nodes": 1},

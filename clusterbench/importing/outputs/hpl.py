@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from clusterbench.errors import SuiteError
@@ -26,7 +25,6 @@ class HplSolves(Output):
         return hpl.is_hpl(text)
 
     def read(self, name: str, text: str, facts: Facts) -> Read:
-        attempts: Counter[tuple[object, ...]] = Counter()
         cases, notes = [], []
         for solve in hpl.parse(text):
             world_size = solve.p * solve.q
@@ -36,9 +34,6 @@ class HplSolves(Output):
             if num_nodes > world_size:
                 raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
             point: dict[str, Any] = {"n": solve.n, "nb": solve.nb, "p": solve.p, "q": solve.q, "variant": solve.variant}
-            attempts[tuple(point.values())] += 1
-            if attempts[tuple(point.values())] > 1:
-                point["attempt"] = attempts[tuple(point.values())]
             where = f"{name}:{solve.line}"
             if solve.passed is None:
                 notes.append(f"{where}: no residual is printed, so that its result was not checked")

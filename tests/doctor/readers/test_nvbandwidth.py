@@ -27,6 +27,11 @@ def test_pairs_that_are_alike_are_in_order(examined):
     assert (kind, examination.word) == ("nvbandwidth", "HEALTHY")
 
 
+def test_a_prompt_right_behind_the_matrix_is_no_row_of_it(examined):
+    assert examined(f"{pairs().rstrip()}\n[root@cb01 ~]# exit\n")[0].word == "HEALTHY"
+    assert examined(f"{SLOW.rstrip()}\n[root@cb01 ~]# exit\n")[0].word == "SUSPECT"
+
+
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
