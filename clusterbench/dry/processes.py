@@ -60,7 +60,7 @@ def dry_answers(tasks: Iterable[DryTask]) -> Iterator[tuple[DryTask, DryRank | D
     """What came of each task, in the order in which they are done."""
     import clusterbench.dry.rank  # noqa: F401  # torch is imported once, before the processes are forked
 
-    context, at_once = multiprocessing.get_context("fork"), os.cpu_count() or 1
+    context, at_once = multiprocessing.get_context("fork"), len(os.sched_getaffinity(0))
     waiting, under_way = list(tasks)[::-1], dict[Connection, Any]()
     while waiting or under_way:
         while waiting and len(under_way) < at_once:

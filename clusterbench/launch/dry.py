@@ -88,10 +88,16 @@ def run_dry(
 def store_dry_run(asked: AskedDryRun, out: Path) -> tuple[Sequence[DryRank], str]:
     """Runs what ``dry-run`` is asked and stores it as a run folder; returns its ranks and the link to its page.
 
+    The page is written in any case: a rank that fails is the outcome, and where it is interrupted nothing has run.
+
     Raises
     ------
     RunFolderError
         If ``out`` is not empty or cannot be written, before anything is run.
+    DryRunFailed
+        If a rank fails.
+    Interrupted
+        If a signal asks it to end.
     """
     from clusterbench.report import render_report
 
@@ -103,9 +109,21 @@ def store_dry_run(asked: AskedDryRun, out: Path) -> tuple[Sequence[DryRank], str
         raise SuiteError(f"{asked.job.layout} cannot be stored: {_first_reason(plan)}")
     folder = _created(suite, plan, out)
     (case,) = plan.cases
-    done = asked.done()
-    folder.record(*_of_ranks(case, done))
-    return done, render_report(folder, None).link
+    interruption = Interruption()
+    with EndingSignals(interruption):
+        try:
+            done = asked.done()
+            interruption.only_noted()
+            folder.record(*_of_ranks(case, done))
+        except DryRunFailed as failed:
+            folder.record(_failed(case, failed), None)
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped before the end: {interruption.why}.") from None
+        finally:
+            interruption.only_noted()
+            report = render_report(folder, None)
+    return done, report.link
 
 
 def _created(suite: Suite, plan: Plan, out: Path | None) -> RunFolder:
@@ -187,23 +205,27 @@ def _conduct(
 
 def _recorded(case: Case, tasks: Sequence[DryTask], answers: Answers) -> tuple[Outcome, Observation | None]:
     failed = [answer for answer in map(answers.__getitem__, tasks) if isinstance(answer, DryRunFailed)]
-    if failed:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return Outcome(case.id, case.hash, 0, 1, "failed", str(failed[0]), started=now), None
-    return _of_ranks(case, list(_known(tasks, answers)))
+    return (_failed(case, failed[0]), None) if failed else _of_ranks(case, list(_known(tasks, answers)))
+
+
+def _failed(case: Case, failed: DryRunFailed) -> Outcome:
+    return Outcome(case.id, case.hash, 0, 1, "failed", str(failed), started=_now())
 
 
 def _of_ranks(case: Case, done: Sequence[DryRank]) -> tuple[Outcome, Observation]:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     ranks, spent_s = {rank.rank: rank for rank in done}, sum(rank.spent_s for rank in done)
     records = [as_json(ranks.get(rank)) for rank in range(case.world_size)]
     observation = Observation(
         case.id, case.hash, 0, 1, (NO_HOST,), [[spent_s]] * case.world_size, passes={DRY.name: records}
     )
-    return Outcome(case.id, case.hash, 0, 1, "ok", started=now, elapsed_s=spent_s), observation
+    return Outcome(case.id, case.hash, 0, 1, "ok", started=_now(), elapsed_s=spent_s), observation
 
 
 def _known(tasks: Sequence[DryTask], answers: Answers) -> Iterator[DryRank]:
     for answer in map(answers.__getitem__, tasks):
         if isinstance(answer, DryRank):
             yield answer
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -23,6 +25,7 @@ from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.advice import changes
 from clusterbench.dry.processes import DryRunFailed, dry_ranks
 from clusterbench.dry.text import dry_text
+from clusterbench.dry.verb import AskedDryRun
 from clusterbench.engine.compat import TorchDispatchMode, fake_tensors
 from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.launches import Launches
@@ -270,13 +273,40 @@ def test_out_stores_the_step_as_a_run_with_its_page(tmp_path: Path) -> None:
     assert (again.exit_code, "exists and is not empty" in again.output) == (2, True)
 
 
-@pytest.mark.gloo
-def test_ranks_end_with_who_asked_for_them() -> None:
-    words = ["pp2", "--shape", "llama-tiny", "--seq-len", "64", "--global-batch-size", "4096"]
-    asked = subprocess.Popen([sys.executable, "-m", "clusterbench", "dry-run", *words], stderr=subprocess.DEVNULL)
+def test_a_rank_that_fails_is_the_outcome_of_what_out_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(asked: AskedDryRun) -> NoReturn:
+        raise DryRunFailed("the dry run of rank 1 failed: its process ended with -9")
+
+    monkeypatch.setattr(AskedDryRun, "done", fails)
+    answer = CliRunner().invoke(main, ["dry-run", "pp2", "--shape", "llama-tiny", "--out", str(tmp_path / "run")])
+    assert (answer.exit_code, answer.output) == (1, "error: the dry run of rank 1 failed: its process ended with -9\n")
+    (outcome,) = RunFolder.open(tmp_path / "run").outcomes()
+    assert (outcome.status, outcome.reason) == ("failed", "the dry run of rank 1 failed: its process ended with -9")
+    assert "its process ended with -9" in (tmp_path / "run" / "index.html").read_text()
+
+
+def started(words: Sequence[str], **streams: int) -> tuple[subprocess.Popen[str], Sequence[psutil.Process]]:
+    """A dry run that takes minutes, and its ranks."""
+    words = ["pp2", "--shape", "llama-tiny", "--seq-len", "64", "--global-batch-size", "4096", *words]
+    asked = subprocess.Popen([sys.executable, "-m", "clusterbench", "dry-run", *words], text=True, **streams)
     while not (ranks := psutil.Process(asked.pid).children()):
         assert asked.poll() is None
         time.sleep(0.1)
+    return asked, ranks
+
+
+@pytest.mark.gloo
+def test_an_interrupted_dry_run_has_a_page_and_says_what_interrupted_it(tmp_path: Path) -> None:
+    asked, _ = started(["--out", str(tmp_path / "run")], stderr=subprocess.PIPE)
+    asked.send_signal(signal.SIGTERM)
+    _, said = asked.communicate(timeout=60)
+    assert (asked.returncode, said) == (1, "error: stopped before the end: it was interrupted by SIGTERM.\n")
+    assert "not run" in (tmp_path / "run" / "index.html").read_text()
+
+
+@pytest.mark.gloo
+def test_ranks_end_with_who_asked_for_them() -> None:
+    asked, ranks = started([], stderr=subprocess.DEVNULL)
     asked.kill()
     asked.wait()
     _, alive = psutil.wait_procs(ranks, timeout=30)
