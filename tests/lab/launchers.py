@@ -119,6 +119,14 @@ def torchrun(lab: Lab, hosts: Sequence[str], ranks_per_host: int) -> Launcher:
     return Launcher(on_each(hosts, [_script("torchrun"), *counts, *rendezvous, "--no-python"]))
 
 
+def by_hand(hosts: Sequence[str]) -> Launcher:
+    """One process on every host, joined by variables: nothing but the command itself is started."""
+    ranks = " ".join(f"{host}) export RANK={rank};;" for rank, host in enumerate(hosts))
+    variables = f"export WORLD_SIZE={len(hosts)} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR={hosts[0]}"
+    script = f'case $(hostname) in {ranks} esac; {variables}; exec "$@"'
+    return Launcher(on_each(hosts, ["sh", "-c", script, "sh"]))
+
+
 def srun(lab: Lab, hosts: Sequence[str], ranks_per_host: int) -> Launcher:
     """For a lab with ``Slurm``; inside ``sbatch`` and ``salloc`` a bare ``srun`` does the same."""
     return Launcher(["srun", *_job(hosts, ranks_per_host)])

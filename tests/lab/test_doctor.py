@@ -156,7 +156,7 @@ def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
 @pytest.mark.alone
 def test_the_short_probes_name_the_host_whose_link_is_shaped(lab, tmp_path):
     lab.shape("cb3", "200mbit")
-    launcher = launchers.torchrun(lab, ["cb1", "cb2", "cb3", "cb4"], 1)
+    launcher = launchers.by_hand(["cb1", "cb2", "cb3", "cb4"])
     command = launcher.command("-m", "clusterbench.cli", "doctor", "--out", str(tmp_path / "out"))
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     found = done.stdout.partition("\ncb3\n")[2].partition("\n\n")[0]

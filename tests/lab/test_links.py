@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HOSTS = ["cb1", "cb2", "cb3", "cb4"]
 RATES = {"1gbit": 1e9 / 8, "100mbit": 100e6 / 8}
-MESSAGES = {"1gbit": "30", "100mbit": "10"}  # a second or more of them
+MESSAGES = {"1gbit": "60", "100mbit": "10"}  # a second or more of them
 
 GLOO = """
 suite: caps
@@ -33,9 +33,8 @@ environment: {UCX_TLS: tcp, UCX_NET_DEVICES: eth0}
 benchmarks:
   - benchmark: ucx_perftest
     test: tag_bw
-    min_size: 4MiB
-    max_size: 8MiB
-    factor: 2
+    min_size: 2MiB
+    max_size: 2MiB
     messages: MESSAGES
     iterations: 3
 """
@@ -78,8 +77,9 @@ def measured(lab, hosts, suite, folder: Path, ranks_per_host=1):
     """What was read of a run of this suite on these hosts."""
     path, out = folder / "suite.yaml", folder / "out"
     path.write_text(suite)
-    launcher = launchers.torchrun(lab, hosts, ranks_per_host)
-    command = launcher.command("-m", "clusterbench.cli", "run", str(path), "--out", str(out))
+    launcher = launchers.by_hand(hosts)
+    words = ["run", str(path), "--out", str(out), "--ranks-per-agent", str(ranks_per_host)]
+    command = launcher.command("-m", "clusterbench.cli", *words)
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert done.returncode in (0, 1), done.stderr  # 1 where a link is suspect, as it is to be in one of the tests
     assert "measured  COMPLETE" in done.stderr
@@ -132,7 +132,7 @@ def test_over_ucx_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     reading = measured(lab, ["cb1", "cb2"], UCX.replace("MESSAGES", MESSAGES[rate]), tmp_path)
     # The best of three runs: two processes that spin, on few cores beside others, lose time that no link took.
     best = [row.high for row in reading.rows if row.metric == "bandwidth"]
-    assert len(best) == 2
+    assert len(best) == 1
     assert all(0.80 < value / RATES[rate] < 1.10 for value in best), best
 
 

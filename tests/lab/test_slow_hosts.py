@@ -40,7 +40,7 @@ def part_of(suite, folder, options):
 
 def evidence(lab, suite, out):
     """Kinds of what speaks against each host, by one rank a host."""
-    launcher = launchers.torchrun(lab, HOSTS, 1)
+    launcher = launchers.by_hand(HOSTS)
     command = launcher.command("-m", "clusterbench.cli", "run", str(suite), "--out", str(out))
     done = lab.run(LOGIN, command, env=launcher.environment, timeout=200)
     assert (out / "hosts.json").exists(), done.stderr
