@@ -19,6 +19,7 @@ from clusterbench.options import Option
 from clusterbench.rows import Row
 from clusterbench.types import Case, Place
 from tests.report.synthetic import case, observation, outcome, reading, row
+from tests.share import some_of
 
 LAYOUTS = {
     "llama-tiny": ("tp1", "dp2", "dp4", "dp4+zero3", "tp2", "tp2+sp", "cp2", "pp2"),
@@ -110,7 +111,7 @@ def named(read: Reading) -> dict[tuple[str, ...], set[str]]:
     return cases
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", some_of([*OPTIONS], str))
 def test_no_two_cases_of_a_figure_have_one_name(name: str) -> None:
     found = named(read(list(swept(name, values_of(OPTIONS[name])))))
     assert {called: cases for called, cases in found.items() if len(cases) > 1} == {}

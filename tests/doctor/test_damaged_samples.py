@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
 from clusterbench.doctor.logs import examine_logs
 from clusterbench.errors import SuiteError
 from tests.doctor.samples import FAULTY, HEALTHY, NOT_WHOLE, SAMPLES
+from tests.share import some_of
 
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
 
@@ -19,6 +21,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "mark of byte order": lambda text: f"\ufeff{text}",
 }
+NAMES = [*HEALTHY, *FAULTY, *NOT_WHOLE]
 MAY_BE_CUT = {"gpu_lost", "gpu_count"}
 """They say themselves that the text may be cut."""
 
@@ -29,14 +32,13 @@ def counted(tmp_path, text):
     return {found.name for found in examination.found if found.counts}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [*HEALTHY, *FAULTY, *NOT_WHOLE])
+@pytest.mark.parametrize(("name", "damage"), some_of([*product(NAMES, DAMAGES)], ", ".join))
 def test_a_sample_says_the_same(tmp_path, name, damage):
     text = (SAMPLES / name).read_text(errors="replace")
     assert counted(tmp_path, DAMAGES[damage](text)) == counted(tmp_path, text)
 
 
-@pytest.mark.parametrize("name", [*HEALTHY, *FAULTY, *NOT_WHOLE])
+@pytest.mark.parametrize("name", some_of(NAMES, str))
 def test_lines_of_two_hosts_that_alternate_say_the_same_as_two_files(tmp_path, name):
     text = (SAMPLES / name).read_text(errors="replace")
     alternating = "".join(f"{host}: {line}\n" for line in text.splitlines() for host in ("cb01", "cb02"))
@@ -46,7 +48,7 @@ def test_lines_of_two_hosts_that_alternate_say_the_same_as_two_files(tmp_path, n
     assert counted(tmp_path, alternating) == {found.name for found in examination.found if found.counts}
 
 
-@pytest.mark.parametrize("name", [*HEALTHY, *FAULTY, *NOT_WHOLE])
+@pytest.mark.parametrize("name", some_of(NAMES, str))
 def test_one_that_is_cut_invents_nothing_or_is_refused(tmp_path, name):
     text = (SAMPLES / name).read_text(errors="replace")
     lines = text.splitlines(keepends=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -45,6 +46,7 @@ from tests.doctor.readers import (
     test_rocm_smi,
     test_show_gids,
 )
+from tests.share import some_of
 from tests.tools.test_nccl_log import WHOLE
 
 PREFIXES = {
@@ -153,8 +155,7 @@ def told(tmp_path, text):
     return [replace(found, hosts=(), what="", evidence="") for found in examination.found], taken
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(("prefix", "kind"), some_of([*product(PREFIXES, TEXTS)], ", ".join))
 def test_what_stands_before_its_lines_changes_nothing(tmp_path, kind, prefix):
     text = TEXTS[kind]
     found, taken = told(tmp_path, text)

@@ -17,13 +17,14 @@ from clusterbench.job.passes import STATES
 from clusterbench.parallel import from_options
 from clusterbench.trainers.ours import Ours
 from clusterbench.training.passes import STEPS_TO_SETTLE
+from tests.share import some_of
 from tests.training.jobs import Case, Together, make_job, make_rig, name_of, traffic_counter
 
 STEPS_TRACKED = 4
 HALF, MOE, EVEN = {"dtype": "bfloat16"}, {"shape": "moe-tiny"}, {"routing": "balanced"}
 EIGHT = {"micro_batch_size": 1, "global_batch_size": 8}
 
-CASES: list[Case] = [
+EVERY: list[Case] = [
     ("dp2", {}, {}),
     ("dp2", {"compress": "bf16"}, {}),
     ("dp2+zero1", {}, {}),
@@ -43,6 +44,7 @@ CASES: list[Case] = [
     ("dp4+ep2+zero3", EVEN, {**MOE, "global_batch_size": 8, "micro_batch_size": 1}),
     ("cp3+zero3", {"context": "ring"}, {"seq_len": 48}),
 ]
+CASES = some_of(EVERY, name_of)
 
 
 def job_of(case: Case) -> TrainingJob:

@@ -20,6 +20,7 @@ from clusterbench.parallel import from_options
 from clusterbench.shape import named_shape
 from clusterbench.trainers.ours import Ours
 from tests.dry.fake_cuda import build_library, dry_on_cuda
+from tests.share import some_of
 
 Case = tuple[str, int, dict[str, Any], int, int]
 """Layout, rank, options, layers, micro-batches."""
@@ -29,7 +30,7 @@ OVERLAPPED = {**BALANCED, "expert_overlap": True}
 
 # Layers are alike and each costs the same again, so of 32 there are as few as tell the first from the last, or as have
 # one for each stage; one case is whole.
-CASES: list[Case] = [
+EVERY: list[Case] = [
     ("tp1", 0, {}, 32, 1),
     ("tp1", 0, {"recompute": "full"}, 3, 2),
     ("dp8", 7, {}, 2, 2),
@@ -56,6 +57,14 @@ CASES: list[Case] = [
     ("dp64-cp2-tp8+sp+zero3", 1023, {"context": "ulysses", "shard_group_size": 16}, 2, 1),
 ]
 
+
+def name_of(case: Case) -> str:
+    layout, rank, options, _, _ = case
+    return " ".join([layout, f"rank={rank}", *(f"{name}={value}" for name, value in options.items())])
+
+
+CASES = some_of(EVERY, name_of)
+
 PINNED = re.search(r"^torch==(.*)$", Path("constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
 assert PINNED
 pytestmark = [
@@ -66,11 +75,6 @@ pytestmark = [
         reason=f"does not apply: made for torch {PINNED[1]} without CUDA, and this is {torch.__version__}",
     ),
 ]
-
-
-def name_of(case: Case) -> str:
-    layout, rank, options, _, _ = case
-    return " ".join([layout, f"rank={rank}", *(f"{name}={value}" for name, value in options.items())])
 
 
 def task_of(case: Case) -> DryTask:

@@ -10,11 +10,12 @@ import pytest
 from clusterbench.parallel import active_in, from_options, part_of
 from clusterbench.pricing.profiles.ours import host_calls
 from tests.host_steps import FEW, MANY, calls_of
+from tests.share import some_of
 from tests.training.jobs import Case, make_job, name_of
 
 EVEN, MOE, HALF = {"routing": "balanced"}, {"shape": "moe-tiny"}, {"dtype": "bfloat16"}
 PLAIN: Case = ("tp1", {}, {})
-CASES: list[Case] = [
+EVERY: list[Case] = [
     ("dp2", {}, {}),
     *((f"dp2+zero{stage}", {}, {}) for stage in (1, 2, 3)),
     ("tp2", {}, {}),
@@ -28,6 +29,7 @@ CASES: list[Case] = [
     ("dp2-tp2+sp+zero3", {}, {}),
     *((layout, {}, HALF) for layout in ("tp1", "tp2+sp", "dp2+zero3")),
 ]
+CASES = some_of(EVERY, name_of)
 
 
 @cache

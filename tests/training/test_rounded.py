@@ -14,6 +14,7 @@ from clusterbench.job import has_copy as job_says
 from clusterbench.parallel import from_options
 from clusterbench.training import assemble
 from clusterbench.training.step import TrainingStep
+from tests.share import some_of
 from tests.training.jobs import Case, Together, make_job, make_rig, name_of
 
 HALF = {"dtype": "bfloat16"}
@@ -67,7 +68,7 @@ def test_casts_are_as_many_whatever_the_number_of_micro_batches(
     assert "torch.float32 to torch.bfloat16" not in casts
 
 
-CASES: list[Case] = [
+EVERY: list[Case] = [
     *(("tp1", {}, changes) for changes in ({}, TIED, MOE)),
     *(("tp1", {"recompute": again}, {}) for again in ("full", "selective")),
     *(("tp1", {"loss_chunks": 4}, changes) for changes in ({}, TIED)),
@@ -84,6 +85,7 @@ CASES: list[Case] = [
     *(("pp2", {"schedule": schedule}, EIGHT) for schedule in ("1f1b", "interleaved_zero_bubble", "zbv")),
     ("pp2", {}, {**EIGHT, **TIED}),
 ]
+CASES = some_of(EVERY, name_of)
 
 
 def steps_of(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> list[dict[str, Tensor]]:
