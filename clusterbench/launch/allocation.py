@@ -14,9 +14,11 @@ from typing import Any
 from clusterbench import own_copy
 from clusterbench.cluster import Found, is_same_host
 from clusterbench.errors import LaunchError, SuiteError, nearest
+from clusterbench.facts import GPUS_ONLY
 from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
+from clusterbench.launch.shown_gpus import are_new, together
 from clusterbench.launchers import without_launchers
 from clusterbench.words import few
 
@@ -154,8 +156,7 @@ def hello(host: str, local_rank: int | None, copy: PackageCopy) -> Hello:
     """
     if local_rank and VISIBLE not in os.environ:
         return Hello(host, local_rank, copy, environment={})
-    described = _described()
-    return Hello(host, local_rank, copy, {"gpus": described.get("gpus")} if local_rank else described)
+    return Hello(host, local_rank, copy, _described(GPUS_ONLY) if local_rank else _described())
 
 
 def gather(plane: HeadPlane, own: Hello) -> Allocation:
@@ -186,16 +187,11 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     first_gpus: dict[int, int] = {}
     for agent, said in enumerate(in_order):
         of_host = environments[said.host]
-        known, seen = list(of_host.get("gpus") or ()), list(said.environment.get("gpus") or ())
-        if seen and not {_identity(gpu) for gpu in known} & {_identity(gpu) for gpu in seen}:
+        known, seen = of_host.get("gpus") or (), said.environment.get("gpus") or ()
+        if are_new(known, seen):
             first_gpus[agent] = len(known)
-            of_host["gpus"] = known + [{**gpu, "index": len(known) + place} for place, gpu in enumerate(seen)]
-        environments[said.host] = {**said.environment, **of_host}
+        environments[said.host] = together(of_host, said.environment)
     return Allocation(hosts, environments, first_gpus)
-
-
-def _identity(gpu: Mapping[str, Any]) -> str:
-    return str(gpu.get("uuid") or gpu.get("error"))
 
 
 def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:
@@ -262,11 +258,11 @@ def messages_of(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, Membe
             time.sleep(0.002)
 
 
-def _described() -> Mapping[str, Any]:
+def _described(*options: str) -> Mapping[str, Any]:
     """This host, described by a process of its own: the agent must not load a driver's library."""
     try:
         done = subprocess.run(
-            own_copy.command("clusterbench.facts"),
+            own_copy.command("clusterbench.facts", *options),
             env=without_launchers(os.environ),
             capture_output=True,
             text=True,

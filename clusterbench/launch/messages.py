@@ -296,7 +296,8 @@ Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 class Hello:
     """What an agent says first; ``environment`` describes the host.
 
-    From all agents but its first it is empty, or has the ``gpus`` alone that a launcher shows to this one.
+    From all agents but its first it is empty, or has what the driver says of the GPUs alone that a launcher shows to
+    this one.
     """
 
     host: str

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from clusterbench.checks.gpu_count import GpuCount
+from clusterbench.checks.nvlink_state import NvlinkState
+from clusterbench.checks.peer_access import PeerAccess
+from clusterbench.checks.row_remapping import RowRemapping
 from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.facts import Host, NotKnown
+from clusterbench.facts.gpus import Gpus
 from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
 from clusterbench.launch.run import excluded_hosts
 from clusterbench.launchers import named_hosts
+from tests.facts.machine import healthy
 
 
 class Plane:
@@ -150,8 +157,38 @@ def test_gpus_that_several_agents_see_are_there_once_and_sampled_by_one():
         assert found.first_gpus == {0: 0}
 
 
+def of_process(host, number):
+    """What the driver says to a process of a healthy host that is shown one of its GPUs."""
+    gpus, links = host["facts"]["gpus"], host["facts"]["nvlinks"]
+    return {
+        "gpus": [{**host["gpus"][number], "index": 0}],
+        "facts": {
+            "gpus": {**gpus, "gpus": [{**gpus["gpus"][number], "index": 0}]},
+            "nvlinks": {**links, "gpus": [{**links["gpus"][number], "gpu": 0}], "num_pairs": 0},
+        },
+    }
+
+
+def test_a_host_that_shows_each_process_its_own_gpu_is_judged_by_all_of_them(tmp_path):
+    """Its first process spoke for it: what only another sees was not judged, and said to be hidden from the job."""
+    whole = dict(healthy().host(tmp_path).environment)
+    whole["gpus"] = [gpu(number, number) for number in range(8)]
+    shown = [of_process(whole, number) for number in range(8)]
+    shown[5]["facts"]["gpus"]["gpus"][0]["remap_failed"] = True
+    first = {**whole, **shown[0], "facts": {**whole["facts"], **shown[0]["facts"]}}
+    others = [(rank, said("n1", rank, **shown[rank])) for rank in range(1, 8)]
+    host = Host("n1", gather(Plane(8, others), said("n1", **first)).environments["n1"])
+    assert GpuCount().judge(host) == GpuCount().judge(Host("n1", whole))
+    (fault,) = RowRemapping().judge(host).faults
+    assert fault.where == host.of(Gpus).gpus[5].place
+    assert NvlinkState().judge(host) == NvlinkState().judge(Host("n1", whole))
+    with pytest.raises(NotKnown, match="was not asked of GPUs that different processes see"):
+        PeerAccess().judge(host)
+
+
 def test_an_agent_that_a_launcher_shows_some_gpus_says_which(monkeypatch):
-    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2, "gpus": [gpu(8)]})
+    described = {(): {"cores": 2, "gpus": [gpu(8)]}, ("--gpus",): {"gpus": [gpu(8)]}}
+    monkeypatch.setattr(allocation, "_described", lambda *options: described[options])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert hello("a", 1, COPY) == said("a", 1, gpus=[gpu(8)])
     assert hello("a", 0, COPY) == said("a", 0, cores=2, gpus=[gpu(8)])
@@ -159,7 +196,7 @@ def test_an_agent_that_a_launcher_shows_some_gpus_says_which(monkeypatch):
 
 def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2})
+    monkeypatch.setattr(allocation, "_described", lambda *_: {"cores": 2})
     assert hello("a", 0, COPY) == said("a", 0, cores=2)
     assert hello("a", None, COPY) == said("a", None, cores=2)
     assert hello("a", 1, COPY) == said("a", 1)
