@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +18,11 @@ from clusterbench.errors import LaunchError, SuiteError, nearest
 from clusterbench.facts import GPUS_ONLY
 from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+from clusterbench.launch.members import Member, members_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
-from clusterbench.launch.shown_gpus import are_new, together
+from clusterbench.launch.shown_gpus import are_new, place_of, together
 from clusterbench.launchers import without_launchers
-from clusterbench.words import few
+from clusterbench.words import few, listed, plural
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """By which launchers that bind show each process its own GPUs, also where it sees no others."""
@@ -47,11 +49,14 @@ class Allocation:
         its agents sees: a launcher may show each its own.
     first_gpus
         Agents that between them see each of these GPUs once: of each the number of its first there.
+    shown
+        Of each agent that said which it sees, their numbers there.
     """
 
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     first_gpus: dict[int, int] = field(default_factory=dict)
+    shown: dict[int, range] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,6 +118,32 @@ class Allocation:
     def ranks_of_agents(self, ranks_per_node: int, hosts: Sequence[str]) -> list[int]:
         """Ranks of each agent: as many as on the first host that takes part, of which ``ranks_per_node`` was told."""
         return [ranks_per_node // self.hosts.count(hosts[0])] * len(self.hosts)
+
+    def members(self, ranks_per_node: int, hosts: Sequence[str], ranks_per_gpu: int) -> tuple[Member, ...]:
+        """Which ranks each agent owns, so that each rank has a GPU that its agent sees, and shares it with no others.
+
+        A launcher that deals processes out over sockets, each with the GPUs there, would else have two on the same one.
+
+        Raises
+        ------
+        LaunchError
+            If hosts own different numbers of ranks, or agents that see the same GPUs more than these can take.
+        """
+        shares = self.ranks_of_agents(ranks_per_node, hosts)
+        members = members_of(self.hosts, shares, hosts, {agent: gpus.start for agent, gpus in self.shown.items()})
+        num_ranks: Counter[tuple[str, range]] = Counter()
+        for member in members:
+            if member.agent in self.shown:
+                num_ranks[member.host, self.shown[member.agent]] += len(member.local_ranks)
+        for (host, gpus), number in num_ranks.items():
+            if number > len(gpus) * ranks_per_gpu:
+                raise LaunchError(
+                    f"{plural(number, 'rank')} of host {host} are shown {listed('GPU', gpus)} of its "
+                    f"{len(self.environments[host]['gpus'])}, and two would share one while others idle.\n"
+                    "hint: have the launcher show each process all GPUs of its host, or one of its own "
+                    "(srun --gpus-per-task=1)"
+                )
+        return members
 
     def interfaces(
         self, hosts: Sequence[str], wanted: str | None, without: Collection[str] = ()
@@ -185,13 +216,17 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     hosts = tuple(said.host for said in in_order)
     environments: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     first_gpus: dict[int, int] = {}
+    shown: dict[int, range] = {}
     for agent, said in enumerate(in_order):
         of_host = environments[said.host]
         known, seen = of_host.get("gpus") or (), said.environment.get("gpus") or ()
         if are_new(known, seen):
             first_gpus[agent] = len(known)
         environments[said.host] = together(of_host, said.environment)
-    return Allocation(hosts, environments, first_gpus)
+        if seen:
+            first = place_of(seen[0], environments[said.host]["gpus"])
+            shown[agent] = range(first, first + len(seen))
+    return Allocation(hosts, environments, first_gpus, shown)
 
 
 def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from clusterbench.errors import LaunchError
 
@@ -24,7 +25,10 @@ def taking_part(members: Sequence[Member], world_size: int) -> tuple[Member, ...
 
 
 def members_of(
-    hosts: Sequence[str], ranks_per_agent: Sequence[int], order: Sequence[str] | None = None
+    hosts: Sequence[str],
+    ranks_per_agent: Sequence[int],
+    order: Sequence[str] | None = None,
+    first_gpus: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[Member, ...]:
     """Agents in the order of their ranks, node by node.
 
@@ -35,6 +39,8 @@ def members_of(
     order
         The hosts that take part, by node rank. By default all, in the order in which they first appear; a launcher that
         deals its processes out in turn does not scatter a node's ranks.
+    first_gpus
+        By agent the number on its host of the first GPU it sees, 0 where it is not said. Local ranks follow GPUs.
 
     Raises
     ------
@@ -55,7 +61,7 @@ def members_of(
     members, rank = [], 0
     for host, agents in by_host.items():
         local = 0
-        for agent in agents:
+        for agent in sorted(agents, key=lambda agent: first_gpus.get(agent, 0)):
             count = ranks_per_agent[agent]
             members.append(Member(agent, host, rank, tuple(range(local, local + count))))
             rank, local = rank + count, local + count

@@ -15,6 +15,11 @@ def are_new(known: Sequence[Mapping[str, Any]], seen: Sequence[Mapping[str, Any]
     return bool(seen) and not {_identity(gpu) for gpu in known} & {_identity(gpu) for gpu in seen}
 
 
+def place_of(gpu: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> int:
+    """The number of a GPU that one process sees among all of its host."""
+    return [_identity(each) for each in gpus].index(_identity(gpu))
+
+
 def together(known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     """What a host is known to be, and what another of its processes says: the first word counts, but for new GPUs.
 

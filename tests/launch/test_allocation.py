@@ -157,6 +157,35 @@ def test_gpus_that_several_agents_see_are_there_once_and_sampled_by_one():
         assert found.first_gpus == {0: 0}
 
 
+def bound(sockets):
+    """A host of four GPUs whose processes see those of their socket, 0 or 1, as with 'srun --gpu-bind=closest'."""
+    of_socket = [[gpu(0), gpu(1, 1)], [gpu(2), gpu(3, 1)]]
+    hellos = [said("a", rank, gpus=of_socket[socket]) for rank, socket in enumerate(sockets)]
+    return gather(Plane(len(hellos), list(enumerate(hellos))[1:]), hellos[0]), of_socket
+
+
+@pytest.mark.parametrize("sockets", [(0, 1, 0, 1), (0, 0, 1, 1), (1, 0, 0, 1), (0, 1)])
+def test_ranks_dealt_out_over_sockets_have_a_gpu_each(sockets):
+    """Of four in turn ranks 0 and 2 were both on GPU 0, and ranks 1 and 3 on GPU 3."""
+    allocation, of_socket = bound(sockets)
+    used = [
+        of_socket[sockets[member.agent]][member.local_ranks[0] % 2]["uuid"]  # as a worker chooses it
+        for member in allocation.members(len(sockets), ("a",), 1)
+    ]
+    assert len({*used}) == len(sockets)
+
+
+def test_more_ranks_than_gpus_that_a_launcher_shows_them_are_refused():
+    allocation, _ = bound((0, 0, 0, 1))
+    with pytest.raises(LaunchError) as caught:
+        allocation.members(4, ("a",), 1)
+    assert str(caught.value) == (
+        "3 ranks of host a are shown GPUs 0, 1 of its 4, and two would share one while others idle.\n"
+        "hint: have the launcher show each process all GPUs of its host, or one of its own (srun --gpus-per-task=1)"
+    )
+    assert len(allocation.members(4, ("a",), 2)) == 4
+
+
 def of_process(host, number):
     """What the driver says to a process of a healthy host that is shown one of its GPUs."""
     gpus, links = host["facts"]["gpus"], host["facts"]["nvlinks"]
