@@ -127,8 +127,9 @@ def _join(started: Started, name: _Name, ports: tuple[int, ...], secret: bytes, 
                 raise LaunchError(
                     f"agent {started.rank} of {started.size} (host {socket.gethostname()}) {FOUND_NO_HEAD} at "
                     f"{name.in_words()}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: "
-                    f"{said}\n{name.hint()}is {name.host} the host of rank 0, are those ports open between hosts, and "
-                    f"is {SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
+                    f"{said}\n{name.hint()}is {name.host} the host of rank 0, has no other process rank "
+                    f"{started.rank}, are those ports open between hosts, and is {SECRET_VARIABLE} (or the file "
+                    f"{_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
         patience_s = min(2 * patience_s, SECONDS_TO_AUTHENTICATE)

@@ -192,7 +192,10 @@ def test_a_member_says_where_it_looked_and_what_to_look_at(job):
     assert said.startswith(
         f"agent 1 of 3 (host {here}) did not find the head at {where}, within 0.2 s; the last try said:"
     )
-    assert hint.startswith("hint: is 127.0.0.1 the host of rank 0, are those ports open between hosts, and is CLUSTERB")
+    assert hint.startswith(
+        "hint: is 127.0.0.1 the host of rank 0, has no other process rank 1, are those ports open between hosts, and "
+        "is CLUSTERBENCH_SECRET (or the file "
+    )
 
 
 def test_of_two_that_waited_for_each_other_both_words_tell_which(job, monkeypatch):
