@@ -130,11 +130,11 @@ class Allocation:
             If hosts own different numbers of ranks, or agents that see the same GPUs more than these can take.
         """
         shares = self.ranks_of_agents(ranks_per_node, hosts)
-        members = members_of(self.hosts, shares, hosts, {agent: gpus.start for agent, gpus in self.shown.items()})
+        members = members_of(self.hosts, shares, hosts, self.shown)
         num_ranks: Counter[tuple[str, range]] = Counter()
         for member in members:
-            if member.agent in self.shown:
-                num_ranks[member.host, self.shown[member.agent]] += len(member.local_ranks)
+            if member.shown is not None:
+                num_ranks[member.host, member.shown] += len(member.local_ranks)
         for (host, gpus), number in num_ranks.items():
             if number > len(gpus) * ranks_per_gpu:
                 raise LaunchError(

@@ -175,6 +175,12 @@ def test_ranks_dealt_out_over_sockets_have_a_gpu_each(sockets):
     assert len({*used}) == len(sockets)
 
 
+def test_a_rank_is_told_with_the_number_of_its_gpu_on_the_host():
+    """With fewer ranks than GPUs the second of two was told with what GPU 1 did, though it ran on GPU 3."""
+    allocation, _ = bound((0, 1))
+    assert [member.gpu_of(member.local_ranks[0], 1) for member in allocation.members(2, ("a",), 1)] == [0, 3]
+
+
 def test_more_ranks_than_gpus_that_a_launcher_shows_them_are_refused():
     allocation, _ = bound((0, 0, 0, 1))
     with pytest.raises(LaunchError) as caught:
