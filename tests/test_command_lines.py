@@ -23,14 +23,24 @@ OF_EVERY_MPIRUN = {"-n", "-host", "--hostfile"}
 """Taken by MPICH 5.0 and by Open MPI 5.0; each is followed by its value."""
 
 OF_SCHEDULERS = {
-    "srun": {"-N", "-n", "-w", "--ntasks-per-node", "--nodelist", "--gpus-per-task", "--het-group", "--pty"},
+    "srun": {
+        "-N",
+        "-n",
+        "-w",
+        "--ntasks-per-node",
+        "--nodelist",
+        "--gpus-per-task",
+        "--het-group",
+        "--pty",
+        "--overlap",
+    },
     "salloc": {"-N", "-n", "--ntasks-per-node"},
     "flux": {"-N", "-n", "--tasks-per-node", "--requires"},
 }
 OF_PYXIS = {"--container-image", "--container-mounts", "--container-workdir", "--container-mount-home"}
 """Options that the plugin adds to srun. Source: github.com/NVIDIA/pyxis, README."""
 
-FLAGS = {"--container-mount-home", "--pty"}
+FLAGS = {"--container-mount-home", "--pty", "--overlap"}
 """Options without a value."""
 
 CONTAINERS = {"docker", "podman", "apptainer"}

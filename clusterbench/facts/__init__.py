@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -28,6 +28,10 @@ Run = Callable[[Sequence[str]], str]
 
 Raises ``OSError`` if it cannot be started, ``subprocess.SubprocessError`` if it fails or takes too long.
 """
+
+GPUS_ONLY = "--gpus"
+OF_DRIVER = ("gpus", "nvlinks")
+"""Collectors that ask NVIDIA's driver, which may show each process other GPUs."""
 
 SECONDS_OF_A_PROGRAM = 2.0
 NOT_THERE = "is not there"
@@ -174,8 +178,11 @@ def name_of(kind: type[Facts]) -> str:
     return kind.__module__.rsplit(".", 1)[-1]
 
 
-def gather(root: Path = Path("/"), run: Run = run_here) -> dict[str, Any]:
-    """What all collectors say of a host, by name, as JSON. One that fails says ``{"failed": why}`` in its place."""
+def gather(root: Path = Path("/"), run: Run = run_here, only: Collection[str] = ()) -> dict[str, Any]:
+    """What all collectors say of a host, or ``only`` these, by name, as JSON.
+
+    One that fails says ``{"failed": why}`` in its place.
+    """
 
     def of(kind: type[Facts]) -> dict[str, Any]:
         try:
@@ -183,7 +190,7 @@ def gather(root: Path = Path("/"), run: Run = run_here) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001 - a file of a kind never seen must not cost the others' facts
             return {"failed": f"{type(error).__name__}: {error}"[:_MOST_SAID]}
 
-    kinds = dict(collectors())
+    kinds = {name: kind for name, kind in collectors().items() if not only or name in only}
     with ThreadPoolExecutor() as threads:  # programs are waited for side by side
         return dict(zip(kinds, threads.map(of, kinds.values()), strict=True))
 

@@ -69,6 +69,7 @@ from clusterbench.launch.messages import (
     TryAddress,
     Warm,
     WorkerPlace,
+    ZygoteBegun,
     ZygoteEvent,
     ZygoteReady,
     decode_rank_event,
@@ -86,12 +87,13 @@ from clusterbench.run_folder import log_name
 from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES
 
-SECONDS_TO_IMPORT_TORCH = 120.0
 SECONDS_FOR_A_STACK = 0.5
 SECONDS_OF_A_DISK = 2.0
 """For the disk of the run's folder to answer; longer than one that is well takes."""
 MOST_READERS = 4
 """Of GPU samples in a run: one that dies is started again, but one that always dies would disturb what is timed."""
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
 BYTES_OF_A_LOG = 16_384
 """Of a worker's log, how much goes to the head where it cannot see the file."""
 
@@ -103,7 +105,9 @@ class Zygote:
     Attributes
     ----------
     pid
-        Once torch is imported.
+        Once it runs.
+    is_ready
+        Whether torch is imported.
     num_unforked
         Processes that it was asked to fork, and has not said to have.
     """
@@ -111,6 +115,7 @@ class Zygote:
     channel: Channel[ZygoteEvent]
     errors: Path
     pid: int = 0
+    is_ready: bool = False
     import_error: str = ""
     num_unforked: int = 0
 
@@ -362,10 +367,11 @@ class Agent:
         zygote = self._in_use
         if zygote is None:
             return
-        if not zygote.pid and _state(self._spawner_process.pid) in ("T", "t"):
+        if not zygote.pid and _state(self._spawner_process.pid) in STOPPED:
             self._spawner_process.kill()
         unreaped = any(worker.exit_code is None and _state(worker.pid) == "Z" for worker in self._workers.values())
-        if zygote.pid and (zygote.num_unforked or unreaped):
+        hangs = zygote.is_ready and (zygote.num_unforked or unreaped)
+        if hangs or _state(zygote.pid) in STOPPED:
             self._zygotes = {key: other for key, other in self._zygotes.items() if other is not zygote}
             self._forget(zygote.channel)
             _signal(zygote.pid, signal.SIGKILL)
@@ -424,6 +430,10 @@ class Agent:
                 self._note_pid(message)
             case ChildExited():
                 self._note_exit(message)
+            case ZygoteBegun():
+                for zygote in self._zygotes.values():
+                    if zygote.channel is channel:
+                        zygote.pid = message.pid
             case ZygoteReady():
                 self._note_ready(channel, message)
             case ImportFailed():
@@ -439,7 +449,7 @@ class Agent:
         for environment, zygote in list(self._zygotes.items()):
             if zygote.channel is not channel:
                 continue
-            zygote.pid = ready.pid
+            zygote.is_ready = True
             if ready.copy.digest != self.copy.digest:
                 del self._zygotes[environment]
                 self._forget(channel)
@@ -539,7 +549,7 @@ class Agent:
             )
         said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
-        when = "" if zygote.pid else " while it imported torch"
+        when = "" if zygote.is_ready else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
 
     def _another_copy(self, other: PackageCopy) -> str:

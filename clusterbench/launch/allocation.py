@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 from clusterbench import own_copy
 from clusterbench.cluster import Found, is_same_host
 from clusterbench.errors import LaunchError, SuiteError, nearest
+from clusterbench.facts import GPUS_ONLY
 from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
+from clusterbench.launch.members import Member, members_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
+from clusterbench.launch.shown_gpus import are_new, place_of, together
 from clusterbench.launchers import without_launchers
-from clusterbench.words import few
+from clusterbench.words import few, listed, plural
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """By which launchers that bind show each process its own GPUs, also where it sees no others."""
@@ -45,11 +49,14 @@ class Allocation:
         its agents sees: a launcher may show each its own.
     first_gpus
         Agents that between them see each of these GPUs once: of each the number of its first there.
+    shown
+        Of each agent that said which it sees, their numbers there.
     """
 
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     first_gpus: dict[int, int] = field(default_factory=dict)
+    shown: dict[int, range] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,6 +119,32 @@ class Allocation:
         """Ranks of each agent: as many as on the first host that takes part, of which ``ranks_per_node`` was told."""
         return [ranks_per_node // self.hosts.count(hosts[0])] * len(self.hosts)
 
+    def members(self, ranks_per_node: int, hosts: Sequence[str], ranks_per_gpu: int) -> tuple[Member, ...]:
+        """Which ranks each agent owns, so that each rank has a GPU that its agent sees, and shares it with no others.
+
+        A launcher that deals processes out over sockets, each with the GPUs there, would else have two on the same one.
+
+        Raises
+        ------
+        LaunchError
+            If hosts own different numbers of ranks, or agents that see the same GPUs more than these can take.
+        """
+        shares = self.ranks_of_agents(ranks_per_node, hosts)
+        members = members_of(self.hosts, shares, hosts, self.shown)
+        num_ranks: Counter[tuple[str, range]] = Counter()
+        for member in members:
+            if member.shown is not None:
+                num_ranks[member.host, member.shown] += len(member.local_ranks)
+        for (host, gpus), number in num_ranks.items():
+            if number > len(gpus) * ranks_per_gpu:
+                raise LaunchError(
+                    f"{plural(number, 'rank')} of host {host} are shown {listed('GPU', gpus)} of its "
+                    f"{len(self.environments[host]['gpus'])}, and two would share one while others idle.\n"
+                    "hint: have the launcher show each process all GPUs of its host, or one of its own "
+                    "(srun --gpus-per-task=1)"
+                )
+        return members
+
     def interfaces(
         self, hosts: Sequence[str], wanted: str | None, without: Collection[str] = ()
     ) -> dict[str, Interface]:
@@ -154,8 +187,7 @@ def hello(host: str, local_rank: int | None, copy: PackageCopy) -> Hello:
     """
     if local_rank and VISIBLE not in os.environ:
         return Hello(host, local_rank, copy, environment={})
-    described = _described()
-    return Hello(host, local_rank, copy, {"gpus": described.get("gpus")} if local_rank else described)
+    return Hello(host, local_rank, copy, _described(GPUS_ONLY) if local_rank else _described())
 
 
 def gather(plane: HeadPlane, own: Hello) -> Allocation:
@@ -184,18 +216,17 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     hosts = tuple(said.host for said in in_order)
     environments: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     first_gpus: dict[int, int] = {}
+    shown: dict[int, range] = {}
     for agent, said in enumerate(in_order):
         of_host = environments[said.host]
-        known, seen = list(of_host.get("gpus") or ()), list(said.environment.get("gpus") or ())
-        if seen and not {_identity(gpu) for gpu in known} & {_identity(gpu) for gpu in seen}:
+        known, seen = of_host.get("gpus") or (), said.environment.get("gpus") or ()
+        if are_new(known, seen):
             first_gpus[agent] = len(known)
-            of_host["gpus"] = known + [{**gpu, "index": len(known) + place} for place, gpu in enumerate(seen)]
-        environments[said.host] = {**said.environment, **of_host}
-    return Allocation(hosts, environments, first_gpus)
-
-
-def _identity(gpu: Mapping[str, Any]) -> str:
-    return str(gpu.get("uuid") or gpu.get("error"))
+        environments[said.host] = together(of_host, said.environment)
+        if seen:
+            first = place_of(seen[0], environments[said.host]["gpus"])
+            shown[agent] = range(first, first + len(seen))
+    return Allocation(hosts, environments, first_gpus, shown)
 
 
 def _expect_names_of_their_own(hellos: Sequence[Hello]) -> None:
@@ -262,11 +293,11 @@ def messages_of(plane: HeadPlane, timeout_s: float) -> Iterator[tuple[int, Membe
             time.sleep(0.002)
 
 
-def _described() -> Mapping[str, Any]:
+def _described(*options: str) -> Mapping[str, Any]:
     """This host, described by a process of its own: the agent must not load a driver's library."""
     try:
         done = subprocess.run(
-            own_copy.command("clusterbench.facts"),
+            own_copy.command("clusterbench.facts", *options),
             env=without_launchers(os.environ),
             capture_output=True,
             text=True,

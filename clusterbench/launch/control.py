@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -48,6 +48,8 @@ from clusterbench.words import few
 
 HEAD = 0
 _TAG = 7717
+SECONDS_TO_SAY_LATE = 5.0
+"""After which a head says for whom it waits: a person may have started it alone."""
 _SECONDS_TO_TAKE_A_MESSAGE = 10.0
 _SECONDS_TO_HAND_OVER = 5.0
 _SECONDS_TO_LEAVE = 1.0
@@ -245,8 +247,10 @@ class TcpHead:
         host, port = self.address
         return f"{socket.gethostname() if host in ('::', '0.0.0.0') else host}:{port}"
 
-    def gather(self, timeout_s: float) -> None:
+    def gather(self, timeout_s: float, say_late: Callable[[list[int]], None] | None = None) -> None:
         """Waits until every member has come; later connections are not accepted.
+
+        ``say_late`` is given the ranks that have not come after :data:`SECONDS_TO_SAY_LATE`.
 
         Raises
         ------
@@ -254,10 +258,14 @@ class TcpHead:
             With the ranks that have not come after ``timeout_s`` seconds; if this process may not open so many files.
         """
         _allow_connections(self.size)
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while len(self._members) < self.size - 1:
-            if time.monotonic() > deadline:
-                missing = [rank for rank in range(1, self.size) if rank not in self._members]
+            waited_s = time.monotonic() - began
+            if say_late and waited_s > SECONDS_TO_SAY_LATE:
+                say_late(self._missing())
+                say_late = None
+            if waited_s > timeout_s:
+                missing = self._missing()
                 raise LaunchError(
                     f"{len(missing)} of {self.size} agents did not come to {self._where} within "
                     f"{timeout_s:g} s: {few(missing, 16)}"
@@ -273,6 +281,9 @@ class TcpHead:
             self._close(unauthenticated)
         self._selector.unregister(self._listener)
         self._listener.close()
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(1, self.size) if rank not in self._members]
 
     def _accept(self) -> None:
         """Takes new connections, no more at once than members are expected: others must not keep those waiting."""

@@ -393,7 +393,7 @@ def gpus_in_words(
     for member in members:
         gpus = samples.get(member.host, {})
         for slot, local_rank in enumerate(member.local_ranks):
-            if (gpu := gpus.get(local_rank // ranks_per_gpu)) and gpu.error:
+            if (gpu := gpus.get(member.gpu_of(local_rank, ranks_per_gpu))) and gpu.error:
                 words[member.first_rank + slot] = f"; NVML says of its GPU {gpu.index}: {gpu.error}"
             elif gpu and not only_with_errors:
                 power = "unknown power" if gpu.power_w is None else f"{gpu.power_w:.0f} W"

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from clusterbench.errors import LaunchError
 
 
 @dataclass(frozen=True)
 class Member:
-    """One agent's share of the allocation. Its ranks are ``first_rank`` to ``first_rank + num_ranks - 1``."""
+    """One agent's share of the allocation. Its ranks are ``first_rank`` to ``first_rank + num_ranks - 1``.
+
+    ``shown`` are the numbers on its host of the GPUs that it sees, where it said which.
+    """
 
     agent: int
     host: str
     first_rank: int
     local_ranks: tuple[int, ...]
+    shown: range | None = None
+
+    def gpu_of(self, local_rank: int, ranks_per_gpu: int) -> int:
+        """The number on its host of a rank's GPU, as its worker chooses it of those that it sees."""
+        place = local_rank // ranks_per_gpu
+        return self.shown[place % len(self.shown)] if self.shown else place
 
 
 def taking_part(members: Sequence[Member], world_size: int) -> tuple[Member, ...]:
@@ -24,7 +34,10 @@ def taking_part(members: Sequence[Member], world_size: int) -> tuple[Member, ...
 
 
 def members_of(
-    hosts: Sequence[str], ranks_per_agent: Sequence[int], order: Sequence[str] | None = None
+    hosts: Sequence[str],
+    ranks_per_agent: Sequence[int],
+    order: Sequence[str] | None = None,
+    shown: Mapping[int, range] = MappingProxyType({}),
 ) -> tuple[Member, ...]:
     """Agents in the order of their ranks, node by node.
 
@@ -35,6 +48,8 @@ def members_of(
     order
         The hosts that take part, by node rank. By default all, in the order in which they first appear; a launcher that
         deals its processes out in turn does not scatter a node's ranks.
+    shown
+        By agent the numbers on its host of the GPUs that it sees, where it said which. Local ranks follow GPUs.
 
     Raises
     ------
@@ -55,8 +70,9 @@ def members_of(
     members, rank = [], 0
     for host, agents in by_host.items():
         local = 0
-        for agent in agents:
+        for agent in sorted(agents, key=lambda agent: shown[agent].start if agent in shown else 0):
             count = ranks_per_agent[agent]
-            members.append(Member(agent, host, rank, tuple(range(local, local + count))))
+            local_ranks = tuple(range(local, local + count))
+            members.append(Member(agent, host, rank, local_ranks, shown.get(agent)))
             rank, local = rank + count, local + count
     return tuple(members)

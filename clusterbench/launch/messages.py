@@ -296,7 +296,8 @@ Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 class Hello:
     """What an agent says first; ``environment`` describes the host.
 
-    From all agents but its first it is empty, or has the ``gpus`` alone that a launcher shows to this one.
+    From all agents but its first it is empty, or has what the driver says of the GPUs alone that a launcher shows to
+    this one.
     """
 
     host: str
@@ -531,12 +532,18 @@ class ForkWorkers:
 
 
 @dataclass(frozen=True)
+class ZygoteBegun:
+    """The process ``pid`` begins to import torch."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
 class ZygoteReady:
-    """Torch is imported in the process ``pid``; ``threads`` has to be 1."""
+    """Torch is imported; ``threads`` has to be 1."""
 
     threads: int
     copy: PackageCopy
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -569,7 +576,7 @@ class Leave:
 
 SpawnerOrder = Spawn
 ZygoteOrder = ForkStore | ForkWorkers
-ZygoteEvent = ZygoteReady | ImportFailed | Forked | ChildExited
+ZygoteEvent = ZygoteBegun | ZygoteReady | ImportFailed | Forked | ChildExited
 WorkerOrder = RunCase | GoOn | Leave
 
 Message = Order | MemberEvent | Spawn | ZygoteOrder | ZygoteEvent | WorkerOrder

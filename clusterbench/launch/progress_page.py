@@ -23,7 +23,10 @@ class ProgressPage:
     def create(cls, num_ranks: int) -> ProgressPage:
         descriptor = os.memfd_create("clusterbench-progress", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, num_ranks * _RECORD.size)
-        return cls(descriptor, num_ranks)
+        page = cls(descriptor, num_ranks)
+        for slot in range(num_ranks):
+            page.write(slot, 0, -1)  # a rank that is not there yet is in no iteration
+        return page
 
     def write(self, slot: int, phase: int, iteration: int) -> None:
         """``slot`` counts the ranks of this agent; ``phase`` is an index into :data:`clusterbench.types.PHASES`."""

@@ -18,14 +18,17 @@ import re
 import secrets
 import socket
 import stat
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.control import EVERY_ADDRESS, HEAD, Alone, TcpHead, TcpMember
 from clusterbench.launch.handshake import SECONDS_TO_AUTHENTICATE
+from clusterbench.launch.ranks import name_ranks
 from clusterbench.launchers import SECRET_VARIABLE, Started
 
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
@@ -57,13 +60,25 @@ def meet(started: Started, environment: Mapping[str, str], timeout_s: float) -> 
     if started.rank == HEAD:
         head = _listen(started.size, ports, secret)
         try:
-            head.gather(timeout_s)
+            head.gather(timeout_s, partial(_say_late, started, timeout_s))
         except LaunchError:
             head.close()
             raise
         return head
     name = _Name(started.launcher.head(environment), instead=environment.get("MASTER_ADDR"))
     return _join(started, name, ports, secret, timeout_s)
+
+
+def _say_late(started: Started, timeout_s: float, missing: Sequence[int]) -> None:
+    """Tells a person who started one process in a shell of a launcher's that it waits, and for what."""
+    launcher = started.launcher
+    hint = f"\nhint: {launcher.in_its_shell}" if launcher.in_its_shell else ""
+    print(
+        f"waiting up to {timeout_s:g} s for {name_ranks(missing)} of the {started.size} processes that "
+        f"{launcher.program} started{hint}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def waited_in_vain(said: str) -> str:
@@ -112,8 +127,9 @@ def _join(started: Started, name: _Name, ports: tuple[int, ...], secret: bytes, 
                 raise LaunchError(
                     f"agent {started.rank} of {started.size} (host {socket.gethostname()}) {FOUND_NO_HEAD} at "
                     f"{name.in_words()}, ports {ports[0]} to {ports[-1]}, within {timeout_s:g} s; the last try said: "
-                    f"{said}\n{name.hint()}is {name.host} the host of rank 0, are those ports open between hosts, and "
-                    f"is {SECRET_VARIABLE} (or the file {_secret_file()}) the same on all?"
+                    f"{said}\n{name.hint()}is {name.host} the host of rank 0, has no other process rank "
+                    f"{started.rank}, are those ports open between hosts, and is {SECRET_VARIABLE} (or the file "
+                    f"{_secret_file()}) the same on all?"
                 )
         time.sleep(_SECONDS_BETWEEN_TRIES)
         patience_s = min(2 * patience_s, SECONDS_TO_AUTHENTICATE)

@@ -37,7 +37,6 @@ from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import Execution, again, left_to_do
 from clusterbench.launch.interfaces import Interface
-from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
 from clusterbench.launch.progress import progress_on
@@ -225,7 +224,7 @@ def _lead(
         cluster = decide_cluster(options.machine, found, _cpu_ranks(options, suite))
         if note := _of_hidden_gpus(options.machine, cluster, found):
             print(note, file=sys.stderr)
-        members = members_of(allocation.hosts, allocation.ranks_of_agents(cluster.ranks_per_node, hosts), hosts)
+        members = allocation.members(cluster.ranks_per_node, hosts, cluster.ranks_per_gpu)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):

@@ -168,11 +168,14 @@ class _Worker:
     def share_cores(self) -> None:
         """Gives this rank its share of the host's cores: optimizers of offloaded weights run on them.
 
-        Ranks are as many as GPUs that this process sees, times ranks per GPU. What the suite says comes first.
+        Ranks tell each other which cores they may use, as launchers bind them or do not, whatever GPUs they show them.
+        What the suite says comes first.
         """
         if "OMP_NUM_THREADS" not in set_by_suite(self.start.environment):
-            ranks = torch.cuda.device_count() * self.start.ranks_per_gpu
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+            usable = frozenset(os.sched_getaffinity(0))
+            told: list[Any] = [None] * self.world_size
+            dist.all_gather_object(told, (self.host, usable))
+            torch.set_num_threads(num_threads(self.host, usable, told))
 
     def open_device(self) -> torch.device:
         if self.start.device == "cpu":
@@ -183,7 +186,6 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        self.share_cores()
         return device
 
     def meet(self) -> None:
@@ -202,6 +204,8 @@ class _Worker:
         dist.all_reduce(counted)
         if int(counted) != self.world_size:
             raise LaunchError(f"{self.world_size} ranks were started, but {int(counted)} answered the first all-reduce")
+        if cuda:
+            self.share_cores()
 
     def loaded(self) -> Mapping[str, Any]:
         """What this process really loaded; told once per host."""
@@ -285,6 +289,12 @@ class _Worker:
         rank, host = self.place.rank, self.order.host
         reason = redacted(_reason(error), secrets_of(os.environ))  # the head knows its own variables only
         self.channel.send(RankFailed(rank, host, _status(error), reason, self._phase, evidence))
+
+
+def num_threads(host: str, usable: frozenset[int], of_ranks: Iterable[tuple[str, frozenset[int]]]) -> int:
+    """Of a rank on ``host`` that may use these cores, where each of ``of_ranks``, itself among them, may use those."""
+    sharing = sum(other == host and not usable.isdisjoint(cores) for other, cores in of_ranks)
+    return max(1, len(usable) // sharing)
 
 
 def _status(error: BaseException) -> Failure:

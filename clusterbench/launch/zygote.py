@@ -24,6 +24,7 @@ from clusterbench.launch.messages import (
     ForkWorkers,
     ImportFailed,
     PackageCopy,
+    ZygoteBegun,
     ZygoteOrder,
     ZygoteReady,
     decode_zygote_order,
@@ -38,6 +39,7 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     agent = Channel(socket.socket(fileno=os.dup(0)), decode_zygote_order)
     _detach_standard_streams()
+    agent.send(ZygoteBegun(os.getpid()))
     try:
         from clusterbench.launch import store, worker  # imports torch
 
@@ -47,7 +49,7 @@ def main() -> None:
         raise
     wake_when_it_dies()  # from here on it ends with its channel, once it has ended what its workers started
     threads = len(os.listdir("/proc/self/task"))
-    agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest()), os.getpid()))
+    agent.send(ZygoteReady(threads, PackageCopy(str(own_copy.FOLDER), own_copy.digest())))
 
     children: dict[int, _Child] = {}
     wakeup, wakeup_write = socket.socketpair()

@@ -67,6 +67,8 @@ class Launcher:
         Programs that it puts between itself and the processes.
     ended_first
         Regular expression of what it prints of the process that ended first; its group is the host.
+    in_its_shell
+        What to type in a shell that it started as one of several processes, for a hint; a plain start waits for others.
     beside_others
         Variables that have its command start processes where those of an earlier one may not be gone yet.
     """
@@ -86,6 +88,7 @@ class Launcher:
     may_be_glued: ClassVar[bool] = False
     daemons: ClassVar[tuple[str, ...]] = ()
     ended_first: ClassVar[str | None] = None
+    in_its_shell: ClassVar[str] = ""
     beside_others: ClassVar[Mapping[str, str]] = {}
 
     # Of a process that it started.

@@ -28,6 +28,10 @@ class Slurm(Scheduler):
     commands: ClassVar[tuple[str, ...]] = ("srun",)
     naming_hosts: ClassVar[str] = "-w a,b, or start it inside salloc"
     ended_first: ClassVar[str | None] = r"^srun: error: ([^:\s]+): task"
+    in_its_shell: ClassVar[str] = (
+        "in a shell of 'srun --pty' start 'srun --overlap clusterbench ...', or on this host alone "
+        "'env -u SLURM_PROCID -u PMI_RANK clusterbench ...'"
+    )
     beside_others: ClassVar[Mapping[str, str]] = {"SLURM_OVERLAP": "1"}  # a step keeps its CPUs until it is cleaned up
     of_hosts: ClassVar[tuple[str, ...]] = ("-w", "--nodelist")
     of_tasks_per_node: ClassVar[tuple[str, ...]] = ("--ntasks-per-node",)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import platform
+import runpy
 import subprocess
 import sys
 
@@ -17,6 +18,13 @@ def test_this_host_is_described_as_json_without_torch():
     code = "import runpy, sys; runpy.run_module('clusterbench.facts'); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["facts"].keys() == collectors().keys()
+
+
+def test_one_more_process_of_a_host_says_only_what_the_driver_shows_it(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["facts", "--gpus"])
+    runpy.run_module("clusterbench.facts")
+    said = json.loads(capsys.readouterr().out)
+    assert {name: list(part) for name, part in said.items()} == {"gpus": [], "facts": ["gpus", "nvlinks"]}
 
 
 @pytest.mark.parametrize("name", collectors())

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from clusterbench.checks.gpu_count import GpuCount
+from clusterbench.checks.nvlink_state import NvlinkState
+from clusterbench.checks.peer_access import PeerAccess
+from clusterbench.checks.row_remapping import RowRemapping
 from clusterbench.cluster import Found
 from clusterbench.errors import LaunchError, SuiteError
+from clusterbench.facts import Host, NotKnown
+from clusterbench.facts.gpus import Gpus
 from clusterbench.launch import allocation
 from clusterbench.launch.allocation import Allocation, gather, hello, measure_clocks, variables_of
 from clusterbench.launch.members import members_of
 from clusterbench.launch.messages import Hello, Interrupted, PackageCopy, Sign, TellTime, TimeTold
 from clusterbench.launch.run import excluded_hosts
 from clusterbench.launchers import named_hosts
+from tests.facts.machine import healthy
 
 
 class Plane:
@@ -150,8 +157,73 @@ def test_gpus_that_several_agents_see_are_there_once_and_sampled_by_one():
         assert found.first_gpus == {0: 0}
 
 
+def bound(sockets):
+    """A host of four GPUs whose processes see those of their socket, 0 or 1, as with 'srun --gpu-bind=closest'."""
+    of_socket = [[gpu(0), gpu(1, 1)], [gpu(2), gpu(3, 1)]]
+    hellos = [said("a", rank, gpus=of_socket[socket]) for rank, socket in enumerate(sockets)]
+    return gather(Plane(len(hellos), list(enumerate(hellos))[1:]), hellos[0]), of_socket
+
+
+@pytest.mark.parametrize("sockets", [(0, 1, 0, 1), (0, 0, 1, 1), (1, 0, 0, 1), (0, 1)])
+def test_ranks_dealt_out_over_sockets_have_a_gpu_each(sockets):
+    """Of four in turn ranks 0 and 2 were both on GPU 0, and ranks 1 and 3 on GPU 3."""
+    allocation, of_socket = bound(sockets)
+    used = [
+        of_socket[sockets[member.agent]][member.local_ranks[0] % 2]["uuid"]  # as a worker chooses it
+        for member in allocation.members(len(sockets), ("a",), 1)
+    ]
+    assert len({*used}) == len(sockets)
+
+
+def test_a_rank_is_told_with_the_number_of_its_gpu_on_the_host():
+    """With fewer ranks than GPUs the second of two was told with what GPU 1 did, though it ran on GPU 3."""
+    allocation, _ = bound((0, 1))
+    assert [member.gpu_of(member.local_ranks[0], 1) for member in allocation.members(2, ("a",), 1)] == [0, 3]
+
+
+def test_more_ranks_than_gpus_that_a_launcher_shows_them_are_refused():
+    allocation, _ = bound((0, 0, 0, 1))
+    with pytest.raises(LaunchError) as caught:
+        allocation.members(4, ("a",), 1)
+    assert str(caught.value) == (
+        "3 ranks of host a are shown GPUs 0, 1 of its 4, and two would share one while others idle.\n"
+        "hint: have the launcher show each process all GPUs of its host, or one of its own (srun --gpus-per-task=1)"
+    )
+    assert len(allocation.members(4, ("a",), 2)) == 4
+
+
+def of_process(host, number):
+    """What the driver says to a process of a healthy host that is shown one of its GPUs."""
+    gpus, links = host["facts"]["gpus"], host["facts"]["nvlinks"]
+    return {
+        "gpus": [{**host["gpus"][number], "index": 0}],
+        "facts": {
+            "gpus": {**gpus, "gpus": [{**gpus["gpus"][number], "index": 0}]},
+            "nvlinks": {**links, "gpus": [{**links["gpus"][number], "gpu": 0}], "num_pairs": 0},
+        },
+    }
+
+
+def test_a_host_that_shows_each_process_its_own_gpu_is_judged_by_all_of_them(tmp_path):
+    """Its first process spoke for it: what only another sees was not judged, and said to be hidden from the job."""
+    whole = dict(healthy().host(tmp_path).environment)
+    whole["gpus"] = [gpu(number, number) for number in range(8)]
+    shown = [of_process(whole, number) for number in range(8)]
+    shown[5]["facts"]["gpus"]["gpus"][0]["remap_failed"] = True
+    first = {**whole, **shown[0], "facts": {**whole["facts"], **shown[0]["facts"]}}
+    others = [(rank, said("n1", rank, **shown[rank])) for rank in range(1, 8)]
+    host = Host("n1", gather(Plane(8, others), said("n1", **first)).environments["n1"])
+    assert GpuCount().judge(host) == GpuCount().judge(Host("n1", whole))
+    (fault,) = RowRemapping().judge(host).faults
+    assert fault.where == host.of(Gpus).gpus[5].place
+    assert NvlinkState().judge(host) == NvlinkState().judge(Host("n1", whole))
+    with pytest.raises(NotKnown, match="was not asked of GPUs that different processes see"):
+        PeerAccess().judge(host)
+
+
 def test_an_agent_that_a_launcher_shows_some_gpus_says_which(monkeypatch):
-    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2, "gpus": [gpu(8)]})
+    described = {(): {"cores": 2, "gpus": [gpu(8)]}, ("--gpus",): {"gpus": [gpu(8)]}}
+    monkeypatch.setattr(allocation, "_described", lambda *options: described[options])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert hello("a", 1, COPY) == said("a", 1, gpus=[gpu(8)])
     assert hello("a", 0, COPY) == said("a", 0, cores=2, gpus=[gpu(8)])
@@ -159,7 +231,7 @@ def test_an_agent_that_a_launcher_shows_some_gpus_says_which(monkeypatch):
 
 def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(allocation, "_described", lambda: {"cores": 2})
+    monkeypatch.setattr(allocation, "_described", lambda *_: {"cores": 2})
     assert hello("a", 0, COPY) == said("a", 0, cores=2)
     assert hello("a", None, COPY) == said("a", None, cores=2)
     assert hello("a", 1, COPY) == said("a", 1)

@@ -64,6 +64,7 @@ from clusterbench.launch.messages import (
     TryAddress,
     Warm,
     WorkerPlace,
+    ZygoteBegun,
     ZygoteReady,
     decode_event,
     decode_order,
@@ -117,7 +118,13 @@ LOCAL = {
         ForkStore("10.0.0.1", (7,)),
         ForkWorkers(START, "a", {}, (WorkerPlace(8, 0, 0, "/logs/x", "/own/x"),), (7, 8)),
     ],
-    decode_zygote_event: [ZygoteReady(1, COPY, 98), ImportFailed("no"), Forked(3, 8, 99), ChildExited(None, None, -9)],
+    decode_zygote_event: [
+        ZygoteBegun(98),
+        ZygoteReady(1, COPY),
+        ImportFailed("no"),
+        Forked(3, 8, 99),
+        ChildExited(None, None, -9),
+    ],
     decode_worker_order: [CASE, GoOn("time"), Leave()],
 }
 ALL = [

@@ -170,6 +170,19 @@ def test_the_head_names_who_did_not_come(job):
     assert str(caught.value) == f"2 of 3 agents did not come to {socket.gethostname()}:{port} within 0.2 s: 1, 2"
 
 
+def test_who_waits_in_a_shell_of_srun_hears_for_whom_and_how_to_start_instead(monkeypatch, capsys):
+    """'srun -n16 --pty bash' and then 'clusterbench run' waited 60 s without a word."""
+    monkeypatch.setattr(control, "SECONDS_TO_SAY_LATE", 0.05)
+    job = {**SECRET, "SLURM_JOB_ID": secrets.token_hex(8), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "cb1"}
+    with pytest.raises(LaunchError):
+        meet(Started(launchers()["slurm"], 0, 16, 0), job, 0.3)
+    assert capsys.readouterr().err == (
+        "waiting up to 0.3 s for ranks 1-15 of the 16 processes that srun started\n"
+        "hint: in a shell of 'srun --pty' start 'srun --overlap clusterbench ...', or on this host alone "
+        "'env -u SLURM_PROCID -u PMI_RANK clusterbench ...'\n"
+    )
+
+
 def test_a_member_says_where_it_looked_and_what_to_look_at(job):
     with pytest.raises(LaunchError) as caught:
         meet(agent(1), job, 0.2)
@@ -179,7 +192,10 @@ def test_a_member_says_where_it_looked_and_what_to_look_at(job):
     assert said.startswith(
         f"agent 1 of 3 (host {here}) did not find the head at {where}, within 0.2 s; the last try said:"
     )
-    assert hint.startswith("hint: is 127.0.0.1 the host of rank 0, are those ports open between hosts, and is CLUSTERB")
+    assert hint.startswith(
+        "hint: is 127.0.0.1 the host of rank 0, has no other process rank 1, are those ports open between hosts, and "
+        "is CLUSTERBENCH_SECRET (or the file "
+    )
 
 
 def test_of_two_that_waited_for_each_other_both_words_tell_which(job, monkeypatch):

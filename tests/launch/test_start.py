@@ -132,12 +132,21 @@ def test_a_rank_that_stops_between_two_cases_is_named(agent, tmp_path):
     )
 
 
+def stop_another(agent):
+    """Stops the second zygote as soon as the agent knows it, which is long before it has imported torch."""
+    while len(agent._zygotes) < 2 or not (another := list(agent._zygotes.values())[1]).pid:
+        time.sleep(0.01)
+    assert not another.is_ready
+    os.kill(another.pid, signal.SIGSTOP)
+
+
 @pytest.mark.parametrize(
     ("helper", "store_host", "words"),
     [
         ("zygote", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
         ("zygote", "127.0.0.1", "the store on host here, at which ranks of different hosts meet, did not open in 3 s"),
         ("spawner", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
+        ("zygote that imports torch", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
     ],
 )
 def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, store_host, words):
@@ -148,10 +157,13 @@ def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, 
                 monkeypatch.setattr("clusterbench.launch.conductor.SECONDS_TO_START", 1.0 if number == 2 else 60.0)
                 if number == 2:
                     (zygote,) = agent._zygotes.values()
-                    os.kill(zygote.pid if helper == "zygote" else agent._spawner_process.pid, signal.SIGSTOP)
+                    if helper == "zygote that imports torch":
+                        threading.Thread(target=stop_another, args=(agent,)).start()
+                    else:
+                        os.kill(zygote.pid if helper == "zygote" else agent._spawner_process.pid, signal.SIGSTOP)
 
         # variables of its own take a new zygote, which the spawner starts
-        variables = {"OMP_WAIT_POLICY": "PASSIVE"} if helper == "spawner" else {}
+        variables = {} if helper == "zygote" else {"OMP_WAIT_POLICY": "PASSIVE"}
         variables_of = ({}, variables, variables)
         cases = [drill(world_size=3 - number, time_limit_s=2, environment=of) for number, of in enumerate(variables_of)]
         run, agents = run_and_agents(agent, tmp_path, cases)
@@ -160,6 +172,7 @@ def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, 
         assert [before.status, at.status, after.status] == ["ok", "timeout", "ok"], (at.reason, after.reason)
         assert (at.host, at.phase) == ("here", "spawned")
         assert words in at.reason
+        assert store_host or "not left the phase after 'spawned': " in at.reason
 
 
 def test_a_zygote_that_stops_while_its_ranks_work_costs_none(tmp_path):

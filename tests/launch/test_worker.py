@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.settling import Rule
 from clusterbench.launch.messages import RankFailed, RunCase
-from clusterbench.launch.worker import ALLOCATOR, _Worker
+from clusterbench.launch.worker import ALLOCATOR, _Worker, num_threads
 from clusterbench.types import Timing
 from tests.ranks import run_ranks
 
@@ -25,16 +25,6 @@ LEGACY = "PYTORCH_CUDA_ALLOC_CONF"
 def variables(monkeypatch: Any) -> None:
     monkeypatch.delenv(ALLOCATOR, raising=False)
     monkeypatch.delenv(LEGACY, raising=False)
-
-
-@pytest.fixture
-def threads(monkeypatch: Any) -> list[int]:
-    """Of a host with 16 usable cores and 4 GPUs."""
-    given: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", given.append)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
-    return given
 
 
 def worker_of(ranks_per_gpu: int = 1, environment: Mapping[str, str] | None = None) -> _Worker:
@@ -71,15 +61,48 @@ def test_the_users_settings_of_the_allocator_stand(monkeypatch: Any, name: str) 
     }
 
 
-@pytest.mark.parametrize(("ranks_per_gpu", "each"), [(1, 4), (2, 2), (8, 1)])
-def test_ranks_on_gpus_share_the_cores_of_their_host(threads: list[int], ranks_per_gpu: int, each: int) -> None:
-    worker_of(ranks_per_gpu).share_cores()
-    assert threads == [each]
+def cores(first: int, end: int) -> frozenset[int]:
+    return frozenset(range(first, end))
 
 
-def test_the_suites_number_of_threads_stands(threads: list[int]) -> None:
-    worker_of(environment={"OMP_NUM_THREADS": "3"}).share_cores()
-    assert threads == []
+@pytest.mark.parametrize(
+    ("others", "each"),
+    [
+        ([("a", cores(0, 16))] * 4, 4),  # bound by none
+        ([("a", cores(0, 16)), ("a", cores(16, 32)), ("a", cores(32, 48)), ("a", cores(48, 64))], 16),
+        ([("a", cores(0, 16)), ("a", cores(0, 16)), ("a", cores(16, 32)), ("a", cores(16, 32))], 8),  # to sockets
+        ([("a", cores(0, 16)), ("b", cores(0, 16))], 16),  # another host's are others
+        ([("a", cores(0, 16))] * 32, 1),
+    ],
+)
+def test_ranks_share_those_cores_of_their_host_that_they_may_all_use(
+    others: Sequence[tuple[str, frozenset[int]]], each: int
+) -> None:
+    """Of a rank to which a launcher had bound 16 cores only a quarter computed, where it saw four GPUs."""
+    assert num_threads("a", cores(0, 16), others) == each
+
+
+def threads_on_a_rank() -> list[int]:
+    """Bound by nothing, to four cores of its own, and where the suite says how many threads."""
+    import torch.distributed as dist
+
+    rank, given = dist.get_rank(), []
+    torch.set_num_threads = given.append
+    for usable, environment in (
+        (range(8), {}),
+        (range(4 * rank, 4 * rank + 4), {}),
+        (range(8), {"OMP_NUM_THREADS": "3"}),
+    ):
+        os.sched_getaffinity = lambda process, usable=usable: set(usable)  # type: ignore[misc]
+        worker = worker_of(environment=environment)
+        worker.host, worker.world_size = "here", 2
+        worker.share_cores()
+    return given
+
+
+@pytest.mark.gloo
+def test_ranks_tell_each_other_which_cores_they_may_use_unless_the_suite_says_how_many_threads() -> None:
+    assert run_ranks(2, threads_on_a_rank) == [[4, 4], [4, 4]]
 
 
 @pytest.mark.parametrize(
