@@ -16,7 +16,8 @@ HPL_pdgesv() start time Fri Feb  3 16:33:45 2023
 """
 # GoogleCloudPlatform/PerfKitBenchmarker, nvidia_hpl_benchmark.py: NVIDIA's, with the rate per GPU behind it.
 NVIDIA = "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)\n"
-# NVIDIA's container 25.04 on 8 GH200, public on GitHub: the header has the rate per GPU, too.
+# eth-cscs/cray-network-stack, examples/container/nv-hpc-bench/README.md: NVIDIA's 25.04 on 8 GH200; its header has the
+# rate per GPU, too.
 WHOLE = """\
 T/V                N    NB     P     Q         Time          Gflops (   per GPU)
 --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-# The log of a job at NASA, public on GitHub: IOR 3.3.0, 8 tasks on one node.
+# Found by its text in an index of public GitHub files, which names no repository: IOR 3.3.0, 8 tasks on one node.
 RUN = """\
 IOR-3.3.0: MPI Coordinated Test of Parallel I/O
 Began               : Sat Mar 27 15:44:43 2021

@@ -21,16 +21,17 @@ SUMMARY rate (in ops/sec): (of 10 iterations)
    Tree removal                   99.443         95.475         97.632          1.266
 -- finished at 04/03/2025 14:40:05 --
 """
-# A workshop on FSx for Lustre, public on GitHub: 1.9.3 with 72 tasks on 2 nodes.
+# VI4IO/io-500-dev, site-configs/dkrz/results-c-app, mdtest_easy_create-1.log: 1.9.3 with 1000 tasks on 100 nodes.
 OLD = """\
-mdtest-1.9.3 was launched with 72 total task(s) on 2 node(s)
-72 tasks, 28800 files/directories
-
-SUMMARY rate: (of 5 iterations)
+mdtest-1.9.3 was launched with 1000 total task(s) on 100 node(s)
+1000 tasks, 20000000 files
+V-1:   File creation     :        579.629 sec,      18146.094 ops/sec
+SUMMARY rate: (of 1 iterations)
    Operation                      Max            Min           Mean        Std Dev
    ---------                      ---            ---           ----        -------
-   Directory creation:       3431.708       3431.707       3431.708          0.000
-   File creation     :       8035.707       8035.704       8035.705          0.001
+   File creation     :      18146.098      18146.098      18146.098          0.000
+   File removal      :          0.000          0.000          0.000          0.000
+   Tree creation     :         36.394         36.394         36.394          0.000
 """
 # hpc/ior, issue 300: figures of each rank stand before those of all.
 PER_RANK = """\
@@ -66,7 +67,7 @@ def test_the_mean_over_iterations_stands_beside_least_and_most_and_what_was_not_
 
 def test_older_ones_have_a_colon_and_figures_of_each_rank_are_not_those_of_all(imported):
     rows = imported(OLD + PER_RANK)
-    assert rows["2n72/mdtest_Directory_creation", "message_rate"][0] == 3431.708
+    assert rows["100n1000/mdtest_File_creation", "message_rate"][0] == 18146.098
     assert rows["1n10/mdtest_File_creation", "message_rate"][0] == 84093.570
 
 

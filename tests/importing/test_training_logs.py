@@ -53,7 +53,8 @@ MEGATRON = (
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 TRACEBACK = "Traceback (most recent call last):\n"
 
-# A README on torchtitan on H200s, public on GitHub: 3 of its 10 steps.
+# Found by its text in an index of public GitHub files, which names no repository: torchtitan on 8 H200, 3 of
+# its 10 steps.
 TITAN = """\
 [rank0]:[titan] 2025-11-25 19:44:55,287 - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]
 [rank0]:[titan] 2025-11-25 19:44:58,595 - root - INFO - Model llama3 debugmodel size: 6,163,712 total parameters
