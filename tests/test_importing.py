@@ -343,7 +343,7 @@ def test_an_impossible_time_leaves_no_folder(tmp_path):
             "m.yaml:21: there is no metric 'tokens_per_s_per_gpu'. Did you mean 'tokens_per_s_per_rank'?\nMetrics: "
             "step_time, tokens_per_s, tokens_per_s_per_rank, model_flops_per_s_per_rank, "
             "hardware_flops_per_s_per_rank, mfu, hfu, peak_memory, latency, algbw, busbw, bandwidth, "
-            "message_rate, retransmits, flops_per_s.",
+            "message_rate, retransmits, flops_per_s, loss.",
         ),
         (
             "{column: mem, unit: GiB, optional: true}",

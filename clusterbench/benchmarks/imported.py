@@ -59,6 +59,7 @@ class Imported(Benchmark):
         MetricKind("message_rate", "1/s", "higher", "messages or requests over time"),
         MetricKind("retransmits", "1", "lower", "packets that were sent again"),
         MetricKind("flops_per_s", "FLOP/s", "higher", "operations over time, of all ranks, as the tool counts them"),
+        MetricKind("loss", "1", "neither", "loss of the last step that was printed"),
     )
 
     def points(self, place: Place) -> Iterable[Point]:
@@ -84,14 +85,15 @@ class Imported(Benchmark):
         for metric in metrics.values():
             yield metric._replace(basis=origin)
         values = {key: metric.value for key, metric in metrics.items() if metric.value is not None}
-        yield from _throughput(values, case.world_size, origin)
+        yield from _throughput(values, case, origin)
         yield from _time(values, case, observation, origin)
         for model in MODEL.of(observation)[:1]:
             yield from _mfu(values, model, int(case.point["seq_len"]), case.world_size, origin)
 
 
-def _throughput(values: Mapping[str, float], world_size: int, origin: str) -> Iterator[Metric]:
-    """The one of the two rates that the file does not print."""
+def _throughput(values: Mapping[str, float], case: Case, origin: str) -> Iterator[Metric]:
+    """The rates that the file does not print: from the other one, or from the time of a step."""
+    world_size, step_time = case.world_size, values.get("step_time")
     whole, per_rank = values.get("tokens_per_s"), values.get("tokens_per_s_per_rank")
     if whole is None and per_rank is not None:
         basis = f"tokens_per_s_per_rank, {origin}, times {world_size} ranks"
@@ -99,6 +101,11 @@ def _throughput(values: Mapping[str, float], world_size: int, origin: str) -> It
     if per_rank is None and whole is not None:
         basis = f"tokens_per_s, {origin}, over {world_size} ranks"
         yield Metric("tokens_per_s_per_rank", "tokens/s", whole / world_size, basis=basis)
+    tokens = int(case.point.get("global_batch_size") or 0) * int(case.point.get("seq_len") or 0)
+    if whole is None and per_rank is None and step_time and tokens:
+        basis = f"{tokens} tokens of a step over step_time, {origin}: it prints no rate"
+        yield Metric("tokens_per_s", "tokens/s", tokens / step_time, basis=basis)
+        yield Metric("tokens_per_s_per_rank", "tokens/s", tokens / step_time / world_size, basis=basis)
 
 
 def _time(values: Mapping[str, float], case: Case, observation: Observation, origin: str) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ class ApplicationClocks(GpuCheck):
     """GPUs whose clock an administrator limited (``nvidia-smi -ac``) below the highest one.
 
     The default application clock is no limit: GPUs boost above it. Locked clocks (``nvidia-smi -lgc``) are not told by
-    NVML; they show while a case runs.
+    NVML; they show while a case runs, and the diagnosis ``throttling`` notes them.
     """
 
     number = 23

@@ -20,6 +20,8 @@ _SEVERITY: Mapping[str, Severity] = {
     "sync_boost": "note",
 }
 _HARMLESS = ("gpu_idle", "application_clocks", "display_clocks")
+# With locked clocks NVML gave neither idle nor any other reason: JuliaGPU/CUDA.jl, pull request 2194.
+_LOCKED_BELOW, _FEWEST_SAMPLES, _SAME_CLOCK_HZ = 0.95, 10, 1e6
 _WORST_FIRST = ("error", "warning", "note")
 
 
@@ -44,6 +46,9 @@ class Throttling(Diagnosis):
     Reasons that NVML gave for lowered clocks while a case ran. Slowdown by the hardware, for heat, and by the power
     brake void the figures of the case; others are warnings. The power limit is a note, with the lowest mean clock it
     left beside the highest of the GPU. Idle and the clocks an administrator set are not reasons to worry.
+
+    Clocks that were locked (``nvidia-smi -lgc``) have no reason in NVML: a note names GPUs whose clock stood still
+    below 0.95 of their highest in every sample they were busy in, while nothing lowered it.
 
     Why it matters
     --------------
@@ -73,6 +78,7 @@ class Throttling(Diagnosis):
             for (host, reason), gpus in sorted(lowered.items())
             for finding in _findings(host, reason, gpus, reading)
         ]
+        findings += _locked(reading)
         findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
         sampled = set(_sampled(reading))
         healthy = (f"clocks of {plural(len(sampled), 'GPU')} were not lowered by heat or a fault",) if sampled else ()
@@ -110,23 +116,56 @@ def _findings(host: str, reason: str, gpus: Mapping[str, _Lowered], reading: Rea
         yield Finding(where, what, severity, evidence, host=host)
 
 
+def _locked(reading: Reading) -> list[Finding]:
+    """GPUs whose clock never moved while they were busy, though it could have been higher and no reason is given."""
+    stood: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for history in reading.histories:
+        for observation in history.observations:
+            for host, gpus in observation.telemetry.items():
+                for uuid, gpu in gpus.items():
+                    if gpu.get("num_busy_samples"):
+                        stood.setdefault((host, str(gpu.get("index", uuid))), []).append(gpu)
+    findings = []
+    for (host, index), gpus_of_cases in stood.items():
+        clock_hz, highest_hz = _still(gpus_of_cases), _highest(reading, host, index)
+        if clock_hz is None or highest_hz is None or clock_hz > _LOCKED_BELOW * highest_hz:
+            continue
+        what = f"its clock stood at {format_value(clock_hz, 'Hz')}, and can be {format_value(highest_hz, 'Hz')}"
+        samples = sum(gpu["num_busy_samples"] for gpu in gpus_of_cases)
+        evidence = f"in all {samples} samples in which it was busy, without a reason; nvidia-smi -lgc locks clocks so"
+        findings.append(Finding(f"GPU {index} on {host}", what, "note", evidence, host=host))
+    return findings
+
+
+def _still(gpus: Sequence[Mapping[str, Any]]) -> float | None:
+    """The one clock of all samples; None where it moved, something lowered it, or samples are few."""
+    clocks = [gpu.get(name) for gpu in gpus for name in ("min_busy_sm_clock_hz", "mean_busy_sm_clock_hz")]
+    known = [clock for clock in clocks if isinstance(clock, (int, float))]
+    lowered = any(reason not in _HARMLESS for gpu in gpus for reason in (gpu.get("throttle_reasons") or {}))
+    if lowered or len(known) < len(clocks) or sum(gpu["num_busy_samples"] for gpu in gpus) < _FEWEST_SAMPLES:
+        return None
+    return min(known) if max(known) - min(known) < _SAME_CLOCK_HZ else None
+
+
+def _highest(reading: Reading, host: str, index: str) -> float | None:
+    described = mapping(mapping(reading.environment.get("hosts")).get(host)).get("gpus")
+    gpus = map(mapping, described if isinstance(described, list) else ())
+    highest_hz = next((gpu.get("max_sm_clock_hz") for gpu in gpus if str(gpu.get("index")) == index), None)
+    return highest_hz if isinstance(highest_hz, (int, float)) else None
+
+
 def _cost(host: str, group: Sequence[str], gpus: Mapping[str, _Lowered], reading: Reading) -> str:
     """The lowest mean clock beside the highest there is, as the end of a sentence; nothing where one is not known."""
     clocks = [(clock_hz, gpu) for gpu in group if (clock_hz := gpus[gpu].clock_hz) is not None]
     if not clocks:
         return ""
     clock_hz, gpu = min(clocks)
-    described = mapping(mapping(reading.environment.get("hosts")).get(host)).get("gpus")
-    most = [
-        mapping(of_host).get("max_sm_clock_hz")
-        for of_host in (described if isinstance(described, list) else ())
-        if str(mapping(of_host).get("index")) == gpu
-    ]
-    if not most or not isinstance(most[0], (int, float)) or most[0] < clock_hz:
+    highest_hz = _highest(reading, host, gpu)
+    if highest_hz is None or highest_hz < clock_hz:
         return f"; its clock was {format_value(clock_hz, 'Hz')} in the mean while it was busy"
     return (
         f"; GPU {gpu} ran at {format_value(clock_hz, 'Hz')} in the mean while it was busy, "
-        f"{100 * (1 - clock_hz / most[0]):.0f} % below its highest, {format_value(most[0], 'Hz')}"
+        f"{100 * (1 - clock_hz / highest_hz):.0f} % below its highest, {format_value(highest_hz, 'Hz')}"
     )
 
 

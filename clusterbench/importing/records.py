@@ -34,7 +34,7 @@ class ImportedCase:
     where
         File and line, or for JSON the place in it.
     figures
-        By metric key, in base units.
+        By metric key, in base units; several values are of several steps, and become their median with low and high.
     time_s
         The imported time, or what follows from a rate; None where the case has no figure.
     model
@@ -47,7 +47,7 @@ class ImportedCase:
     num_nodes: int
     status: Status = "ok"
     reason: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     time_s: float | None = None
     model: ImportedModel | None = None
     hosts: tuple[str, ...] = ()
@@ -184,12 +184,16 @@ def _observation(imported: ImportedCase, case: Case) -> Observation:
         )
     other_ranks: list[dict[str, Any]] = [{}] * (case.world_size - 1)
     passes: dict[str, Sequence[Any]] = {
-        SAMPLES: [{key: [value] for key, value in imported.figures.items()}, *other_ranks]
+        SAMPLES: [{key: _samples(value) for key, value in imported.figures.items()}, *other_ranks]
     }
     if imported.model:
         passes[MODEL.name] = [as_json(imported.model), *other_ranks]
     seconds = [[imported.time_s]] * case.world_size
     return Observation(case.id, case.hash, 1, 1, imported.hosts or (UNKNOWN_HOST,), seconds, passes=passes)
+
+
+def _samples(value: float | Sequence[float]) -> list[float]:
+    return [*value] if isinstance(value, Sequence) else [value]
 
 
 def _line(record: object) -> str:

@@ -57,3 +57,41 @@ def test_idle_and_set_clocks_are_silent() -> None:
 
 def test_a_gpu_that_gave_no_reasons_is_silent() -> None:
     assert findings(None) == []
+
+
+def locked(clocks: list[float], reasons: dict[str, float], samples: int = 10) -> list:
+    """What is said of a GPU whose clock was the same in all samples of a case."""
+    cases = [case(f"c{number}") for number in range(len(clocks))]
+    records = []
+    for one, clock_hz in zip(cases, clocks, strict=True):
+        gpu = {
+            "index": 2,
+            "throttle_reasons": reasons,
+            "num_busy_samples": samples,
+            "min_busy_sm_clock_hz": clock_hz,
+            "mean_busy_sm_clock_hz": clock_hz,
+        }
+        records.append((outcome(one), observation(one, telemetry={"n1": {"GPU-3f": gpu}})))
+    hosts = {"n1": {"gpus": [{"index": 2, "max_sm_clock_hz": 1.98e9}]}}
+    said = replace(reading(*records, cases=cases), environment={"hosts": hosts})
+    return Throttling().findings(said)
+
+
+def test_a_clock_that_stands_still_below_its_highest_without_a_reason_is_noted() -> None:
+    (finding,) = locked([1.2e9, 1.2e9], {"application_clocks": 1.0})
+    assert (finding.where, finding.severity) == ("GPU 2 on n1", "note")
+    assert finding.what == "its clock stood at 1.2 GHz, and can be 2.0 GHz"
+    assert finding.evidence.startswith("in all 20 samples in which it was busy, without a reason; nvidia-smi -lgc")
+
+
+@pytest.mark.parametrize(
+    ("clocks", "reasons", "samples"),
+    [
+        ([1.98e9, 1.98e9], {}, 10),
+        ([1.2e9, 1.215e9], {}, 10),
+        ([1.2e9, 1.2e9], {"sw_power_cap": 0.0}, 10),
+        ([1.2e9, 1.2e9], {}, 4),
+    ],
+)
+def test_a_clock_that_moves_is_at_its_highest_or_little_seen_is_not_locked(clocks, reasons, samples) -> None:
+    assert locked(clocks, reasons, samples) == []

@@ -16,6 +16,17 @@ HPL_pdgesv() start time Fri Feb  3 16:33:45 2023
 """
 # GoogleCloudPlatform/PerfKitBenchmarker, nvidia_hpl_benchmark.py: NVIDIA's, with the rate per GPU behind it.
 NVIDIA = "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)\n"
+# eth-cscs/cray-network-stack, examples/container/nv-hpc-bench/README.md: NVIDIA's 25.04 on 8 GH200; its header has the
+# rate per GPU, too.
+WHOLE = """\
+T/V                N    NB     P     Q         Time          Gflops (   per GPU)
+--------------------------------------------------------------------------------
+WC0           299008  1024     2     4        52.88       3.370e+05 ( 4.213e+04)
+
+HPL_pdgesv() start time Sun Jun  8 23:23:45 2025
+||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)=   0.000550841189 ...... PASSED
+||Ax-b||_oo  . . . . . . . . . . . . . . . . . = 0.0000000064268288
+"""
 # ULHPC/tutorials, parallel/mpi/HPL/README.md: a solve of the HPL.dat that HPL comes with.
 SHORT = """\
 WR00L2L2          29     3     4     1               0.00             9.9834e-03
@@ -42,6 +53,11 @@ def test_nvidias_rate_is_of_all_gpus_and_one_without_a_residual_is_noted(importe
     assert environment["imported"]["notes"] == [
         "said.txt:1: no residual is printed, so that its result was not checked"
     ]
+
+
+def test_nvidias_residual_is_read(imported, tmp_path):
+    assert [value for value, _ in imported(WHOLE, num_nodes=2).values()] == [3.370e14]
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["imported"]["notes"] == []
 
 
 def test_a_residual_that_failed_is_a_wrong_case_and_repeats_are_attempts(imported, tmp_path):

@@ -13,11 +13,12 @@ RECORDS = """\
 3,819,16345678,-;mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 4711): ACCESS_REG(0x805) op_mod(0x1) failed, \
 status bad resource(0x5), syndrome (0x305684), err(-22)
 """
+STAT = "cpu  900000 0 90000 5000000 1000 0 10000 0 0 0\nbtime 1772460000\n"
 
 
 def plant(machine):
     machine.files["/dev/kmsg"] = RECORDS
-    machine.files["/proc/stat"] = "cpu  1 2 3 4\nbtime 1772460000\n"
+    machine.files["/proc/stat"] = STAT
 
 
 def logging(*texts):

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterbench.checks import Fault, HostCheck, Judged, Unknown
+from clusterbench.facts import Host, NotKnown, known
+from clusterbench.facts.cgroup import PATH, Cgroup
+from clusterbench.facts.held_cpus import STAT, HeldCpus
+from clusterbench.facts.processor import FOLDER, Processor, cpus
+from clusterbench.facts.virtualization import Virtualization
+from clusterbench.words import plural
+
+MOST_STOLEN = 0.05
+LEAST_BUSY_S = 10.0
+
+
+class CpuHeldBack(HostCheck):
+    """Processors that something keeps from their speed: a bound of the clock, a quota, or a hypervisor.
+
+    A clock whose bound (``scaling_max_freq``, or the firmware's ``bios_limit``) is below the highest is held back by
+    as much under any load. A quota below the CPUs that a job sees is a note, and a warning once it was used up:
+    programs start a thread for each CPU they see and are stopped together. Of the time in which CPUs had work since
+    the start, 5 % taken by the hypervisor (our bound) is a warning. A clock that falls under load only shows while it
+    is measured.
+    """
+
+    number = 152
+    question = "May processors run at their full clock, all of the time?"
+    severity = "warning"
+    source = f"{FOLDER}/cpufreq/policy*/scaling_max_freq and bios_limit, quota of the control group, {STAT}"
+    confirm = (
+        f"grep . {FOLDER}/cpufreq/policy*/*_max_freq; cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.stat; vmstat 1 5"
+    )
+    fix = (
+        "cpupower frequency-set -u with the highest clock; a larger quota; CPUs of the hypervisor for this guest alone"
+    )
+
+    def judge(self, host: Host) -> Judged:
+        held, cgroup = host.of(HeldCpus), host.of(Cgroup)
+        unknown = []
+        try:
+            stolen = _stolen(held)
+        except NotKnown as error:
+            stolen = None
+            unknown.append(Unknown(error.why, error.takes, "time taken by a hypervisor"))
+        is_guest = not held.clocks and host.of(Virtualization).is_virtual
+        if not held.clocks and not is_guest:
+            why = f"{FOLDER}/cpufreq has no policy: firmware sets the clocks"
+            unknown.append(Unknown(why, "the power profile of the firmware", "clocks of CPUs"))
+        faults = (*_slow(held), *_rationed(cgroup, host.of(Processor)), *_taken(held, stolen))
+        parts = [f"{plural(sum(held.clocks.values()), 'CPU')} may reach their highest clock"] if held.clocks else []
+        parts += ["clocks are its host's, which are not seen here"] if is_guest else []
+        parts.append("no quota was used up" if cgroup.cpu_quota else "no quota")
+        parts += [] if stolen is None else [f"{stolen:.1%} of their work was taken by a hypervisor"]
+        return Judged(faults, "" if faults else "; ".join(parts), tuple(unknown))
+
+
+def _stolen(held: HeldCpus) -> float:
+    busy_s, stolen_s = known(held, held.busy_s, STAT), known(held, held.stolen_s, STAT)
+    if busy_s < LEAST_BUSY_S:
+        raise NotKnown(f"{STAT}: CPUs had work for {busy_s:.0f} s only since the start", "a minute of work")
+    return stolen_s / busy_s
+
+
+def _slow(held: HeldCpus) -> Iterator[Fault]:
+    for bound, number in held.clocks.items():
+        if bound:
+            name, most_khz, _, highest_khz, _ = bound.split()
+            most, highest = (int(khz) / 1e6 for khz in (most_khz, highest_khz))
+            what = (
+                f"the clock of {number} of {plural(sum(held.clocks.values()), 'CPU')} may rise to {most:.2f} GHz only, "
+                f"and could to {highest:.2f} GHz"
+            )
+            yield Fault("", what, f"{FOLDER}/cpufreq/policy*/{name}: {most_khz}; cpuinfo_max_freq: {highest_khz}")
+
+
+def _rationed(cgroup: Cgroup, processor: Processor) -> Iterator[Fault]:
+    seen = len(cpus(processor.usable or cgroup.cpus or processor.online))
+    if cgroup.cpu_quota is None or not seen or cgroup.cpu_quota >= seen:
+        return
+    stopped = cgroup.num_throttled or 0
+    times = f", and stopped {plural(stopped, 'time')} when it was used up" if stopped else ""
+    what = f"the job sees {plural(seen, 'CPU')} and has the time of {cgroup.cpu_quota:g}{times}"
+    evidence = f"{PATH}: {cgroup.path}, cpu quota {cgroup.cpu_quota:g}, nr_throttled {stopped}"
+    yield Fault("", what, evidence, severity=None if stopped else "note")
+
+
+def _taken(held: HeldCpus, stolen: float | None) -> Iterator[Fault]:
+    if stolen is not None and stolen > MOST_STOLEN:
+        what = f"a hypervisor took {stolen:.0%} of the time in which CPUs had work"
+        yield Fault("", what, f"{STAT}: steal {held.stolen_s:.0f} s of {held.busy_s:.0f} s with work since the start")

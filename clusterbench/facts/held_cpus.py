@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from clusterbench.facts import Facts, Files
+from clusterbench.facts.processor import FOLDER
+
+STAT = "/proc/stat"
+_BOUNDS = ("scaling_max_freq", "bios_limit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldCpus(Facts):
+    """What keeps processors from their speed: bounds of their clock, and time that a hypervisor took.
+
+    Attributes
+    ----------
+    clocks
+        How many CPUs have which bound below their highest clock, ``scaling_max_freq 1900000 of 3800000 kHz``; those
+        without one count under ``""``.
+    busy_s, stolen_s
+        Since the start, of all CPUs: time with work to do, the stolen time in it. At 100 ticks a second, as in every
+        kernel that is shipped.
+
+    Source: the kernel's Documentation/admin-guide/pm/cpufreq.rst and Documentation/filesystems/proc.rst.
+    """
+
+    clocks: Mapping[str, int]
+    busy_s: float | None
+    stolen_s: float | None
+
+    @classmethod
+    def read(cls, files: Files) -> Self:
+        busy_s, stolen_s = _times(files.text(STAT) or "")
+        return cls(clocks=_clocks(files), busy_s=busy_s, stolen_s=stolen_s, unread=files.unread)
+
+
+def _clocks(files: Files) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for policy in files.names(f"{FOLDER}/cpufreq"):
+        folder = f"{FOLDER}/cpufreq/{policy}"
+        most = files.number(f"{folder}/cpuinfo_max_freq", optional=True) if policy.startswith("policy") else None
+        if not most:
+            continue
+        bounds = {name: files.number(f"{folder}/{name}", optional=True) for name in _BOUNDS}
+        below = {name: bound for name, bound in bounds.items() if bound and bound < most}
+        name = min(below, key=lambda each: below[each], default="")
+        word = f"{name} {below[name]} of {most} kHz" if name else ""
+        counts[word] += len((files.text(f"{folder}/affected_cpus", optional=True) or "0").split())
+    return dict(counts)
+
+
+def _times(stat: str) -> tuple[float | None, float | None]:
+    """``cpu  user nice system idle iowait irq softirq steal ...``, in ticks."""
+    match = re.search(r"^cpu +((?:\d{1,18} ?){8})", stat, re.MULTILINE)
+    if match is None:
+        return None, None
+    user, nice, system, _, _, irq, softirq, steal = (int(ticks) / 100 for ticks in match[1].split())
+    return user + nice + system + irq + softirq + steal, steal

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from clusterbench.checks.cpu_held_back import CpuHeldBack
+from tests.facts.healthy import cgroup, held_cpus, processor, virtualization
+from tests.facts.machine import Machine
+
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+GROUP = "/sys/fs/cgroup/job"
+QUOTA = {
+    "/proc/self/cgroup": "0::/job",
+    "/sys/fs/cgroup/cgroup.controllers": "cpu",
+    f"{GROUP}/cpu.max": "200000 100000",
+    f"{GROUP}/cpu.stat": "nr_periods 2000\nnr_throttled 1200\n",
+}
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """What is said of a host that is healthy but for these files; ``without`` are those that it lacks."""
+
+    def of(*without, **files):
+        machine = Machine()
+        for part in (cgroup, processor, held_cpus, virtualization):
+            part.plant(machine)
+        machine.without(*without).files |= files
+        return CpuHeldBack().judge(machine.host(tmp_path))
+
+    return of
+
+
+def test_a_healthy_host_says_what_was_looked_at(judged):
+    said = judged()
+    assert (said.faults, said.unknown) == ((), ())
+    assert (
+        said.healthy == "4 CPUs may reach their highest clock; no quota; 0.0% of their work was taken by a hypervisor"
+    )
+
+
+@pytest.mark.parametrize("name", ["scaling_max_freq", "bios_limit"])
+def test_cores_at_half_their_clock_are_found(judged, name):
+    (fault,) = judged(**{f"{CPUFREQ}/policy{policy}/{name}": "1900000" for policy in (0, 1)}).faults
+    assert fault.what == "the clock of 2 of 4 CPUs may rise to 1.90 GHz only, and could to 3.80 GHz"
+    assert fault.evidence == (f"/sys/devices/system/cpu/cpufreq/policy*/{name}: 1900000; cpuinfo_max_freq: 3800000")
+
+
+def test_a_quota_that_was_used_up_is_found_and_one_that_was_not_is_a_note(judged):
+    (fault,) = judged("/sys/fs/cgroup", **QUOTA).faults
+    assert fault.what == "the job sees 224 CPUs and has the time of 2, and stopped 1,200 times when it was used up"
+    assert fault.severity is None
+    (fault,) = judged("/sys/fs/cgroup", **QUOTA | {f"{GROUP}/cpu.stat": "nr_throttled 0\n"}).faults
+    assert (fault.what, fault.severity) == ("the job sees 224 CPUs and has the time of 2", "note")
+
+
+@pytest.mark.parametrize(("steal", "faults"), [(50_000, 0), (60_000, 1)])
+def test_time_that_a_hypervisor_takes_is_found_above_the_bound(judged, steal, faults):
+    said = judged(**{"/proc/stat": f"cpu  900000 0 90000 5000000 1000 0 10000 {steal} 0 0\n"})
+    assert len(said.faults) == faults
+    if faults:
+        assert said.faults[0].what == "a hypervisor took 6% of the time in which CPUs had work"
+        assert said.faults[0].evidence == "/proc/stat: steal 600 s of 10600 s with work since the start"
+
+
+def test_what_does_not_say_its_clock_or_its_time_is_not_judged_there(judged):
+    said = judged("/sys/devices/system/cpu/cpufreq", "/proc/stat")
+    assert [(each.what, each.why) for each in said.unknown] == [
+        ("time taken by a hypervisor", "/proc/stat is not there"),
+        ("clocks of CPUs", f"{CPUFREQ} has no policy: firmware sets the clocks"),
+    ]
+    assert said.healthy == "no quota"
+
+
+def test_a_host_that_has_just_started_says_nothing_of_its_hypervisor(judged):
+    said = judged(**{"/proc/stat": "cpu  300 0 0 5000000 0 0 0 100 0 0\n"})
+    assert said.unknown[0].why == "/proc/stat: CPUs had work for 4 s only since the start"
+
+
+def test_clocks_of_a_virtual_machine_are_its_hosts(tmp_path):
+    machine = Machine()
+    for part in (cgroup, processor, held_cpus):
+        part.plant(machine.without(CPUFREQ))
+    machine.without(CPUFREQ).programs["systemd-detect-virt --vm"] = "kvm"
+    said = CpuHeldBack().judge(machine.host(tmp_path))
+    assert said.unknown == ()
+    assert said.healthy.startswith("clocks are its host's, which are not seen here; no quota; 0.0% of their work was")
