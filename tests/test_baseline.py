@@ -318,6 +318,17 @@ def test_a_run_without_any_case_of_it_is_said(base: Path, tmp_path: Path) -> Non
     assert (done.exit_code, "has no case of" in done.output) == (2, True)
 
 
+def test_a_case_of_the_baseline_that_the_run_lacks_leaves_undecided(base: Path, tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "new").path
+    for name in ("plan.jsonl", "observations.jsonl", "outcomes.jsonl"):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(line for line in lines if "/128-" not in line))
+    gone = verb("compare", base, folder)
+    assert gone.exit_code == 3
+    assert "1 case of base that new does not have: matmul/1n1/128-float32." in said(gone)
+    assert verb("compare", base, folder, "--fewer-cases").exit_code == 0
+
+
 FLOORED = (
     "suite: s\nbenchmarks:\n  - benchmark: matmul\n    sizes: [64]\n"
     "    at_least: {flops_per_s_per_rank: 0.9 of baseline}\n"

@@ -20,7 +20,9 @@ from clusterbench.types import metric_key
 from clusterbench.words import few, plural
 
 
-def compare_with_baseline(file: Path, new: Path, accepted: Collection[str] = (), margin: float = 0.05) -> Comparing:
+def compare_with_baseline(
+    file: Path, new: Path, accepted: Collection[str] = (), margin: float = 0.05, has_fewer_cases: bool = False
+) -> Comparing:
     """Compares all cases that a run has and its machine's baseline has, too.
 
     Raises
@@ -28,11 +30,16 @@ def compare_with_baseline(file: Path, new: Path, accepted: Collection[str] = (),
     SuiteError
         If the file is damaged or of another machine, or has no case of the run.
     """
-    return hold_against(read_baseline(file), read(RunFolder.open(new)), str(new), accepted, margin)
+    return hold_against(read_baseline(file), read(RunFolder.open(new)), str(new), accepted, margin, has_fewer_cases)
 
 
 def hold_against(
-    baseline: Baseline, after: Reading, new: str, accepted: Collection[str] = (), margin: float = 0.05
+    baseline: Baseline,
+    after: Reading,
+    new: str,
+    accepted: Collection[str] = (),
+    margin: float = 0.05,
+    has_fewer_cases: bool = False,
 ) -> Comparing:
     """The same of a baseline and a run that were read already."""
     here = fingerprint_of(after.environment)
@@ -57,6 +64,7 @@ def hold_against(
         for key in found.lacking
         if (cases[hash].case.id, key) not in in_rows
     ]
+    only_base = tuple(id for hash, id in of.cases.items() if hash not in cases)
     unwell = [cases[hash] for hash in common if cases[hash].status != "ok"]
     return Comparing(
         base=baseline.name,
@@ -68,8 +76,9 @@ def hold_against(
         broken=tuple(cases[hash].case.id for hash in common if cases[hash].status in FAULTS or cases[hash].faults),
         untold=tuple(history.case.id for history in unwell if history.status not in FAULTS),
         void=tuple(cases[hash].case.id for hash, found in compared.items() if found.is_void),
-        only_base=tuple(of.cases[hash] for hash in of.cases if hash not in cases),
+        only_base=only_base,
         only_new=tuple(history.case.id for hash, history in cases.items() if hash not in of.cases),
+        gone=() if has_fewer_cases else only_base,
         environment=tuple(_machine_differences(of.machine, here)),
         cautions=(
             *_cautions(of, after, here, lacking),

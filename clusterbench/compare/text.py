@@ -73,6 +73,8 @@ def _verdict(comparing: Comparing) -> str:
     for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
         if cases:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
+    if comparing.gone:
+        told.append(f"{plural(len(comparing.gone), 'case')} of base that new does not have: {few(comparing.gone)}")
     if comparing.void:
         told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)
@@ -120,6 +122,11 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         yield (
             f"Undecided: {plural(len(noisy), 'figure')}.{some} {enough} of each run would decide all, if noise stays "
             f"as it is; most are needed for {noisiest.quantity} of {noisiest.case}."
+        )
+    if comparing.gone:
+        yield (
+            "Undecided: what new leaves out is not compared. Measure it again, or say --fewer-cases where that is on "
+            "purpose."
         )
     if unlike:
         named = few([f"{difference.quantity} of {difference.case}" for difference in unlike])

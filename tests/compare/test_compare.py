@@ -21,7 +21,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.compare import Comparing, compare_runs
 from clusterbench.compare.text import as_markdown, as_text, summary
 from clusterbench.errors import SuiteError
-from clusterbench.types import SAMPLES, Case, Expected, HostCounters, Metric, MetricKind, Observation, Place
+from clusterbench.types import SAMPLES, Case, Expected, HostCounters, Metric, MetricKind, Observation, Place, Timing
 from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +171,8 @@ def test_cases_of_one_name_that_are_not_the_same_are_said(tmp_path: Path) -> Non
         records = [(outcome(each, repeat=n), observation(each, repeat=n)) for each in planned for n in range(3)]
         write_run(tmp_path / name, planned, records, environment=ENVIRONMENT)
     comparing = compare_runs(tmp_path / "base", tmp_path / "new")
-    assert comparing.only_base == comparing.only_new == ("planted/1n4/b",)
+    assert comparing.only_base == comparing.only_new == comparing.gone == ("planted/1n4/b",)
+    assert comparing.exit_code == 3
     assert comparing.cautions == ("both have 'planted/1n4/b', but iterations is 20 and 40; it is not compared",)
 
 
@@ -367,7 +368,8 @@ def test_how_a_gpu_rounds_a_clipping_factor_is_no_regression(tmp_path: Path) -> 
     new = Path(shutil.copytree(base, tmp_path / "new"))
     seen = (new / "observations.jsonl").read_text()
     assert '"clipping":0.0010846' in seen
-    (new / "observations.jsonl").write_text(seen.replace('"clipping":0.0010846', '"clipping":0.0013851'))
+    off = seen.replace('"clipping":0.0010846', '"clipping":0.0013851')
+    (new / "observations.jsonl").write_text(off.replace('"began_s":1', '"began_s":2'))  # of another moment
     comparing = compare_runs(base, new)
     assert comparing.exit_code != 1
     assert not [found for found in comparing.differences if found.verdict(0.05) == "worse"]
@@ -528,7 +530,46 @@ def test_what_only_one_run_has_is_listed(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", {"a": 0.01, "b": 0.01})
     comparing = compare_runs(base, run_of(tmp_path / "new", {"a": 0.01, "c": 0.01}))
     assert (comparing.only_base, comparing.only_new) == (("planted/1n4/b",), ("planted/1n4/c",))
-    assert comparing.exit_code == 0
+
+
+def test_a_case_that_is_gone_from_the_plan_leaves_undecided_unless_that_is_on_purpose(tmp_path: Path) -> None:
+    base, new = run_of(tmp_path / "base", {"a": 0.01, "b": 0.01}), run_of(tmp_path / "new", {"a": 0.01})
+    ended = command(base, new)
+    assert ended.exit_code == 3
+    assert ended.output.startswith(
+        "# UNDECIDED whether there is a regression beyond 5.0%: 1 same; 1 case of base that new does not have: "
+        "planted/1n4/b.\n"
+    )
+    assert "# Undecided: what new leaves out is not compared. Measure it again, or say --fewer-cases" in ended.output
+    assert command(base, new, "--fewer-cases").exit_code == 0
+    assert command(new, base).exit_code == 0  # what is new cannot have become worse
+
+
+def test_a_case_that_was_never_measured_cannot_be_gone(tmp_path: Path) -> None:
+    cases = [case("a", repeats=2), case("b", repeats=2)]
+    records = [(outcome(cases[0], repeat=n), observation(cases[0], repeat=n)) for n in range(2)]
+    base = write_run(tmp_path / "base", cases, [*records, (outcome(cases[1], "failed"), None)], environment=ENVIRONMENT)
+    comparing = compare_runs(base.path, run_of(tmp_path / "new", {"a": 0.01}))
+    assert (comparing.only_base, comparing.gone) == (("planted/1n4/b",), ())
+
+
+def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
+    """With nothing in it that was measured again every case was 'same', so that CI was green for ever."""
+    planned = case("a", repeats=2)
+    timing = [Timing(1e9 + rank, 1e9 + rank + 1) for rank in range(planned.world_size)]
+    for name, seconds in (("base", 0.010), ("new", 0.011)):
+        seen = observation(planned, [[seconds] * 20] * planned.world_size, timing=timing)
+        write_run(tmp_path / name, [planned], [(outcome(planned), seen)], environment=ENVIRONMENT)
+    base, new = tmp_path / "base", tmp_path / "new"
+    assert command(base, new).exit_code == 3  # one repeat each
+    shutil.copytree(base, tmp_path / "copy")
+    for other in (base, tmp_path / "copy"):
+        ended = command(base, other)
+        assert ended.exit_code == 2
+        assert ended.output == (
+            f"error: {base} and {other} hold the same records of planted/1n4/a: one is the other or begins with its "
+            "copy, and nothing would have changed.\nhint: name two runs, each of which measured these cases itself\n"
+        )
 
 
 def test_a_figure_that_one_run_lacks_is_named(tmp_path: Path) -> None:
