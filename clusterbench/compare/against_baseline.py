@@ -8,8 +8,9 @@ from pathlib import Path
 from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import read_baseline
 from clusterbench.cases import Reading
+from clusterbench.cluster import have_other_peaks
 from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats, left_out_shares
-from clusterbench.compare.figures import figures_against, have_other_peaks
+from clusterbench.compare.figures import figures_against
 from clusterbench.derive import read
 from clusterbench.derive.baseline import left_out
 from clusterbench.errors import SuiteError
