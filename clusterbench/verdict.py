@@ -244,7 +244,8 @@ def _proven(reading: Reading) -> Statement:
     steps = ("train_step", LONE_RANK)
     trained = [history for history in reading.histories if history.case.benchmark in steps]
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
-    measured = [history for history in trained if history.pooled is not None]
+    measured = [history for history in trained if history.pooled is not None and history.case.id not in wrong]
+    num_judged = len(measured) + len(wrong)
     disputed = disputed_cases(reading.rows_of("agreement"))
     checked = {
         row.case
@@ -255,14 +256,14 @@ def _proven(reading: Reading) -> Statement:
     }
     reasons = Counter(why for history in measured if (why := _why_not_proven(history, checked, disputed)))
     proven = len(measured) - sum(reasons.values())
-    counts = {"training_cases": len(measured), "proven": proven}
+    counts = {"training_cases": num_judged, "proven": proven}
     unproven = [f"{count:,} {why}" for why, count in reasons.items()]
     parts = {"not_proven": unproven, "wrong": wrong}
     if not measured:
         why = _nothing_to_prove(reading) if not wrong else f"wrong: {few(wrong, _NAMED)}"
         word, tone = _WRONG if wrong else _NOT_PROVEN
         return Statement("proven", word, why, tone, ("not-proven",), counts, {**parts, "not_proven": [why]})
-    sentence = f"{proven:,} of {plural(len(measured), 'training case')} held against one rank before the clock started"
+    sentence = f"{proven:,} of {plural(num_judged, 'training case')} held against one rank before the clock started"
     sentence += _cost(reading, measured)
     if unproven:
         sentence += f"; not proven: {', '.join(unproven)}"

@@ -230,6 +230,19 @@ def test_one_case_without_proof_makes_the_run_not_proven() -> None:
     assert found.proven.counts == {"training_cases": 2, "proven": 1}
 
 
+def test_a_wrong_training_case_counts_among_those_that_were_held_against_one_rank() -> None:
+    """'1 of 1 held' stood before 'wrong: tp2'; and of a case that was wrong in one of two repeats, '2 of 2'."""
+    dp2, tp2 = trained("dp2"), trained("tp2")
+    held, refuted = good(dp2), (outcome(tp2, "wrong"), None)
+    for more in ((), ((outcome(tp2, repeat=1), observation(tp2, repeat=1)),)):
+        rows = [row(dp2, "parity_loss", 1e-7), row(tp2, "parity_loss", 1e-7)]
+        found = judged(held, refuted, *more, cases=[dp2, tp2], rows=rows)
+        assert (found.proven.word, found.proven.counts) == ("WRONG", {"training_cases": 2, "proven": 1})
+        assert found.proven.sentence == (
+            f"1 of 2 training cases held against one rank before the clock started; wrong: {tp2.id}"
+        )
+
+
 def test_not_judged_is_0_and_says_what_it_would_take() -> None:
     found = judged(good(ONE), cases=[ONE])
     assert (found.machine.word, found.exit_code) == ("NOT JUDGED", 0)
