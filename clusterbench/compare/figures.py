@@ -33,7 +33,8 @@ _SAME_SAMPLES = 1e-3  # programs print four digits; two figures of their own dif
 class Figure:
     """One metric of one case in both runs, a value a repeat.
 
-    ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation is judged as a share of it.
+    ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation below it is rounding, and what
+    is beyond it is judged as a share of it.
     """
 
     case: str
@@ -56,7 +57,7 @@ class Figure:
 
     @cached_property
     def exact_change(self) -> Change:
-        """From the most favourable pair of values to the least; of a deviation, in shares of its limit."""
+        """From the most favourable pair of values to the least; of a deviation beyond its limit, in shares of that."""
         low, high = sorted((self._worsened(self.base, self.new), -self._worsened(self.new, self.base)))
         unlike = (high - low) / 2 if math.isfinite(high - low) else 0.0
         return Change(np.array(high - unlike), np.array(unlike), np.array(math.inf))
@@ -67,7 +68,7 @@ class Figure:
             base, new = new, base
         best, worst = min(base), max(new)
         if self.limit:
-            return (worst - best) / self.limit
+            return (max(worst, self.limit) - max(best, self.limit)) / self.limit
         if best == worst:
             return 0.0
         if best <= 0 or worst <= 0:

@@ -225,9 +225,11 @@ def notes(comparing: Comparing) -> Iterator[str]:
 
 def _not_in_the_table(comparing: Comparing) -> Iterator[str]:
     exact = [difference for difference in comparing.judged if difference.figure.how == "exact"]
-    same = {difference.figure.kind.name for difference in exact if difference.verdict(comparing.margin) == "same"}
-    if same:
-        yield f"counted, and the same within {comparing.margin:.1%}: {', '.join(sorted(same))}"
+    same = [difference for difference in exact if difference.verdict(comparing.margin) == "same"]
+    for are_deviations, within in ((False, f"the same within {comparing.margin:.1%}"), (True, "within its tolerance")):
+        names = {each.figure.kind.name for each in same if bool(each.figure.limit) == are_deviations}
+        if names:
+            yield f"counted, and {within}: {', '.join(sorted(names))}"
     together: dict[str, set[str]] = {}
     first: dict[int, Difference] = {}
     for difference in comparing.judged:

@@ -354,12 +354,15 @@ def test_memory_is_compared_exactly_within_the_margin(
     assert (memory.verdict(0.05), comparing.exit_code) == (verdict, exit_code)
 
 
-def test_a_deviation_is_judged_as_a_share_of_its_limit(tmp_path: Path) -> None:
-    base = with_memory(tmp_path / "base", 1e9, parity_loss=1e-8)
-    assert compare_runs(base, with_memory(tmp_path / "twice", 1e9, parity_loss=2e-8)).exit_code == 0
-    comparing = compare_runs(base, with_memory(tmp_path / "far", 1e9, parity_loss=2e-6))
+def test_a_deviation_below_its_limit_is_rounding_and_what_is_beyond_is_judged_as_a_share_of_it(tmp_path: Path) -> None:
+    """Steps on unlike CPUs were 1e-7 and 1e-6 off one rank, of 1e-5 allowed: 'REGRESSION ... parity_loss, +395.0%'."""
+    base = with_memory(tmp_path / "base", 1e9, parity_loss=2e-7)
+    on_another_cpu = compare_runs(base, with_memory(tmp_path / "other", 1e9, parity_loss=9.9e-7))
+    assert on_another_cpu.exit_code == 0
+    assert "counted, and within its tolerance: parity_loss" in as_text(on_another_cpu)
+    comparing = compare_runs(base, with_memory(tmp_path / "far", 1e9, parity_loss=2e-5))
     assert comparing.exit_code == 1
-    assert summary(comparing)[0].endswith("of what is counted 1 worse; worst: parity_loss of planted/1n4/a, +19900.0%.")
+    assert summary(comparing)[0].endswith("of what is counted 1 worse; worst: parity_loss of planted/1n4/a, +9900.0%.")
 
 
 def test_how_a_gpu_rounds_a_clipping_factor_is_no_regression(tmp_path: Path) -> None:
