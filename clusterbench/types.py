@@ -22,6 +22,9 @@ Point = Mapping[str, Any]
 PROOF_TIME = "proof_time"
 """Among a rank's evidence: seconds in which it was proven what a step computes."""
 
+WRONG_COUNTS = ("wrong_elements", "wrong_files", "early_ranks")
+"""Among a rank's evidence: how much was compared and found wrong."""
+
 VOID = "void: "
 """Begins the basis of a figure that is left out as the case's other figures, or what it ran on, speak against it."""
 
