@@ -291,9 +291,18 @@ def _why_not_proven(history: History, checked: Set[str], disputed: Set[str]) -> 
         return "with parity: false"
     if history.case.id not in checked:
         return "without a record of the check"
+    if not _is_wholly_checked(history):
+        return "of whose check a rank or a comparison is not in the record"
     if history.case.id in disputed:
         return "whose loss or norm differs from a case that should compute the same, and no case on one rank decides"
     return ""
+
+
+def _is_wholly_checked(history: History) -> bool:
+    """Whether each rank has every comparison that the plan gives a tolerance: all of them get one answer."""
+    asked = [key for key in history.case.expected if key.startswith("parity_")]
+    evidence = history.pooled.evidence if history.pooled else ()
+    return not asked or (bool(evidence) and all(key in of_rank for of_rank in evidence for key in asked))
 
 
 def _nothing_to_prove(reading: Reading) -> str:

@@ -22,7 +22,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.measured.bounds import BEYOND
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
-from clusterbench.types import FAIL_ON, MOST_REPEATS, Case, Floor, Observation, Outcome
+from clusterbench.types import FAIL_ON, MOST_REPEATS, Case, Expected, Floor, Observation, Outcome
 from clusterbench.verdict import Verdict, verdict
 from tests.report.synthetic import case, good_run, observation, outcome, reading, row, write_run
 
@@ -206,6 +206,22 @@ def test_not_proven_is_0_and_said(of: Case, rows: Sequence[Any], why: str) -> No
     assert (found.proven.word, found.proven.sentence, found.exit_code) == ("NOT PROVEN", why, 0)
     assert "not-proven" in found.conditions
     assert judged(good(of), cases=[of], rows=rows, fail_on=["not-proven"]).exit_code == 1
+
+
+def test_a_check_of_which_a_part_is_missing_is_not_proven() -> None:
+    """With the losses alone, or of one rank of four, it was PROVEN."""
+    limits = {name: Expected(1e-3, "1", "at most; rounding") for name in ("parity_loss", "parity_update")}
+    dp4 = replace(trained("dp4"), expected=limits)
+    whole = dict.fromkeys(limits, 1e-7)
+    for evidence, word in (
+        ([whole] * 4, "PROVEN"),
+        ([{"parity_loss": 1e-7}] * 4, "NOT PROVEN"),
+        ([whole, whole, {}, whole], "NOT PROVEN"),
+    ):
+        seen = outcome(dp4), observation(dp4, evidence=evidence)
+        found = judged(seen, cases=[dp4], rows=[row(dp4, "parity_loss", 1e-7)])
+        assert found.proven.word == word
+    assert found.proven.sentence.endswith("not proven: 1 of whose check a rank or a comparison is not in the record")
 
 
 def test_cases_that_differ_with_none_to_decide_are_not_proven() -> None:
