@@ -28,6 +28,7 @@ Tone = Literal["good", "suspect", "bad", "open", "imported"]
 ALWAYS_FAILS = "wrong"
 _WRONG: tuple[str, Tone] = ("WRONG", "bad")
 _NOT_PROVEN: tuple[str, Tone] = ("NOT PROVEN", "open")
+_STEPS = ("train_step", LONE_RANK)
 _NAMED = 3  # culprits, mistakes or parts in a sentence
 _ENDS = {"out_of_memory": "out of memory", NOT_RUN: "not run yet"}
 
@@ -241,20 +242,11 @@ def _proven(reading: Reading) -> Statement:
 
     What makes a case unproven is said by :func:`_why_not_proven` alone.
     """
-    steps = ("train_step", LONE_RANK)
-    trained = [history for history in reading.histories if history.case.benchmark in steps]
+    trained = [history for history in reading.histories if history.case.benchmark in _STEPS]
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
     measured = [history for history in trained if history.pooled is not None and history.case.id not in wrong]
     num_judged = len(measured) + len(wrong)
-    disputed = disputed_cases(reading.rows_of("agreement"))
-    checked = {
-        row.case
-        for metric, rows in reading.by_metric.items()
-        if metric.startswith("parity_")
-        for row in rows
-        if row.value is not None
-    }
-    reasons = Counter(why for history in measured if (why := _why_not_proven(history, checked, disputed)))
+    reasons = Counter(unproven_steps(reading, measured).values())
     proven = len(measured) - sum(reasons.values())
     counts = {"training_cases": num_judged, "proven": proven}
     unproven = [f"{count:,} {why}" for why, count in reasons.items()]
@@ -274,6 +266,20 @@ def _proven(reading: Reading) -> Statement:
     if unproven:
         return Statement("proven", "NOT PROVEN", sentence, "open", ("not-proven",), counts, parts)
     return Statement("proven", "PROVEN", sentence, "good", (), counts, parts)
+
+
+def unproven_steps(reading: Reading, measured: Iterable[History]) -> dict[str, str]:
+    """Training cases of which nothing is known of whether they computed what one rank computes, by id, with why."""
+    disputed = disputed_cases(reading.rows_of("agreement"))
+    checked = {
+        row.case
+        for metric, rows in reading.by_metric.items()
+        if metric.startswith("parity_")
+        for row in rows
+        if row.value is not None
+    }
+    trained = [history for history in measured if history.case.benchmark in _STEPS]
+    return {history.case.id: why for history in trained if (why := _why_not_proven(history, checked, disputed))}
 
 
 def _cost(reading: Reading, trained: Sequence[History]) -> str:

@@ -32,6 +32,7 @@ from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
+from clusterbench.verdict import unproven_steps
 from clusterbench.words import few
 
 Verdict = Literal["worse", "undecided", "better", "same"]
@@ -160,6 +161,9 @@ class Comparing:
         Timed cases of which each repeat was disturbed in one of the runs.
     gone
         Cases with figures that only base has, unless new was to have fewer.
+    unproven
+        Training cases that were proven in base and are not in new: whether their speed is that of a right step is not
+        known.
     environment
         Differences between the machines, as sentences.
     cautions
@@ -178,6 +182,7 @@ class Comparing:
     only_base: tuple[str, ...]
     only_new: tuple[str, ...]
     gone: tuple[str, ...]
+    unproven: tuple[str, ...]
     environment: tuple[str, ...]
     cautions: tuple[str, ...]
 
@@ -208,7 +213,7 @@ class Comparing:
     def exit_code(self) -> int:
         if self.is_regression:
             return SHOWN
-        if self.blocking or self.untold or self.void or self.gone or not self.judged:
+        if self.blocking or self.untold or self.void or self.gone or self.unproven or not self.judged:
             return UNDECIDED
         return EXCLUDED if self.whole is None or excludes_regression(self.whole, self.margin) else UNDECIDED
 
@@ -247,6 +252,10 @@ def compare_readings(
             f"{base} and {new} hold the same records of {few(copied)}: one is the other or begins with its copy, and "
             "nothing would have changed.\nhint: name two runs, each of which measured these cases itself"
         )
+    unproven_before, unproven_now = (
+        unproven_steps(reading, [history for history in histories if history.observations])
+        for reading, histories in zip((before, after), zip(*pairs, strict=True), strict=True)
+    )
     left_out = [history for key, history in firsts.items() if key not in seconds]
     clusters = (before.plan.cluster, after.plan.cluster)
     compared = {first.case.id: figures_of(first, second, clusters) for first, second in pairs}
@@ -274,6 +283,11 @@ def compare_readings(
         only_base=tuple(history.case.id for history in left_out),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         gone=tuple(history.case.id for history in left_out if history.observations and not has_fewer_cases),
+        unproven=tuple(
+            f"{second.case.id} ({unproven_now[second.case.id]})"
+            for first, second in pairs
+            if first.observations and first.case.id not in unproven_before and second.case.id in unproven_now
+        ),
         environment=tuple(machine_differences(before.environment, after.environment)),
         cautions=(
             *_cautions(before, after, lacking),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from clusterbench.baseline import Baseline, MachineBaseline
@@ -16,8 +16,9 @@ from clusterbench.derive.baseline import left_out
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint, fingerprint_of
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import FAULTS
+from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import metric_key
+from clusterbench.verdict import unproven_steps
 from clusterbench.words import few, plural
 
 
@@ -80,6 +81,7 @@ def hold_against(
         only_base=only_base,
         only_new=tuple(history.case.id for hash, history in cases.items() if hash not in of.cases),
         gone=() if has_fewer_cases else only_base,
+        unproven=tuple(_unproven_now(of, after, [cases[hash] for hash in common if cases[hash].observations])),
         environment=tuple(_machine_differences(of.machine, here)),
         cautions=(
             *_cautions(of, after, here, lacking),
@@ -87,6 +89,14 @@ def hold_against(
             *left_out_repeats("new", [cases[hash] for hash in common]),
         ),
     )
+
+
+def _unproven_now(of: MachineBaseline, after: Reading, measured: Sequence[History]) -> Iterator[str]:
+    """Training cases that were checked where the baseline is from, and are not proven in the run, each with why."""
+    unproven = unproven_steps(after, measured)
+    for case in (history.case for history in measured):
+        if case.id in unproven and any(key.startswith("parity_") for key in of.figures[case.hash]):
+            yield f"{case.id} ({unproven[case.id]})"
 
 
 def _machine_differences(recorded: Fingerprint, here: Fingerprint) -> Iterator[str]:

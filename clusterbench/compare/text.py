@@ -75,6 +75,8 @@ def _verdict(comparing: Comparing) -> str:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
     if comparing.gone:
         told.append(f"{plural(len(comparing.gone), 'case')} of base that new does not have: {few(comparing.gone)}")
+    if comparing.unproven:
+        told.append(f"{plural(len(comparing.unproven), 'case')} not proven now: {few(comparing.unproven, 1)}")
     if comparing.void:
         told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)

@@ -19,7 +19,9 @@ from click.testing import CliRunner, Result
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
 from clusterbench.compare import Comparing, compare_runs
+from clusterbench.compare.against_baseline import compare_with_baseline
 from clusterbench.compare.text import as_markdown, as_text, summary
+from clusterbench.derive.baseline import write_baseline
 from clusterbench.errors import SuiteError
 from clusterbench.types import SAMPLES, Case, Expected, HostCounters, Metric, MetricKind, Observation, Place, Timing
 from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
@@ -527,6 +529,34 @@ def test_a_run_that_was_disturbed_throughout_excludes_no_regression(tmp_path: Pa
     for comparing in (compare_runs(base, new), compare_runs(new, base)):
         assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
         assert summary(comparing)[0].endswith("1 case disturbed in each repeat of a run: planted/1n4/a.")
+
+
+def steady(example: Path, to: Path, factor: float, unproven: str = "") -> Path:
+    """A copy with iterations of 10 ms, and of one case without what its check found."""
+    lines = []
+    for line in map(json.loads, (Path(shutil.copytree(example, to)) / "observations.jsonl").read_text().splitlines()):
+        time_s = 0.010 * factor * (1 + line["repeat"] / 1000)
+        line["seconds"] = [[time_s] * len(of_rank) for of_rank in line["seconds"]]
+        if line["case"] == unproven:
+            line["evidence"] = []
+        lines.append(json.dumps(line) + "\n")
+    (to / "observations.jsonl").write_text("".join(lines))
+    return to
+
+
+@pytest.mark.parametrize("example", [ROOT / "reports" / "examples" / "tp_scale-cpu"])
+def test_a_case_that_was_proven_and_is_not_any_more_leaves_undecided(tmp_path: Path, example: Path) -> None:
+    """The speed of what may be wrong excludes no regression; without its evidence a run as fast as before passed."""
+    case_id = "train_step/1n4/tp4"
+    base, new = steady(example, tmp_path / "base", 1.0), steady(example, tmp_path / "new", 1.001, unproven=case_id)
+    file = tmp_path / "base.jsonl"
+    write_baseline([base], file)
+    for comparing in (compare_runs(base, new), compare_with_baseline(file, new)):
+        assert comparing.unproven == (f"{case_id} (without a record of the check)",)
+        assert comparing.exit_code == 3
+        said = f"1 case not proven now: {case_id} (without a record of the check)."
+        assert summary(comparing)[0].endswith(said)
+    assert compare_runs(new, base).exit_code == 0
 
 
 def test_what_only_one_run_has_is_listed(tmp_path: Path) -> None:
