@@ -507,8 +507,11 @@ def doctor(
     help="The margin: a slowdown beyond this fraction is a regression.",
 )
 @accept_option
+@click.option("--fewer-cases", is_flag=True, help="NEW leaves out cases of BASE on purpose.  [default: undecided]")
 @click.option("--markdown", is_flag=True, help="For a pull request.")
-def compare(base: Path, new: Path, threshold: float, accepted: tuple[str, ...], markdown: bool) -> None:
+def compare(
+    base: Path, new: Path, threshold: float, accepted: tuple[str, ...], fewer_cases: bool, markdown: bool
+) -> None:
     """Hold the run in NEW against BASE, case by case: the folder of a run, or a file that 'baseline' wrote.
 
     Each change stands beside its interval and the smallest change that this noise would have shown. Exit code 0: a
@@ -521,7 +524,9 @@ def compare(base: Path, new: Path, threshold: float, accepted: tuple[str, ...], 
     if accepted and base.is_dir():
         raise click.UsageError("--accept-other has no effect on a run: in what its machine differs is said")
     found = (
-        compare_runs(base, new, threshold) if base.is_dir() else compare_with_baseline(base, new, accepted, threshold)
+        compare_runs(base, new, threshold, fewer_cases)
+        if base.is_dir()
+        else compare_with_baseline(base, new, accepted, threshold, fewer_cases)
     )
     click.echo((as_markdown if markdown else as_text)(found))
     click.get_current_context().exit(found.exit_code)

@@ -122,6 +122,18 @@ def find_card(name: str) -> Accelerator | None:
     return accelerators().get(name.split(" (")[0].lower()) or find_accelerator(name)
 
 
+SHARES_OF_PEAK = ("mfu", "hfu")
+"""Metrics that are a share of a card's peak: of another card they mean something else."""
+
+
+def have_other_peaks(first: str | None, second: str | None) -> bool:
+    """Whether two GPUs, by their names, are not known to have the same peak."""
+    cards = find_card(first or ""), find_card(second or "")
+    if cards[0] is None or cards[1] is None:
+        return first != second
+    return cards[0].peak_flops_per_s != cards[1].peak_flops_per_s
+
+
 _FORM, _GIGABYTES = re.compile(r"sxm\d?"), re.compile(r"(\d+)g(?:i?b)?")
 _BRACKETS, _SIZE = re.compile(r"\(.*?\)"), re.compile(r"\b(\d+) ?(G(?:i?B)?)\b")
 """A size is of memory where its B is large: 200Gb in brackets are of a network."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from clusterbench.cluster import SHARES_OF_PEAK
 from clusterbench.errors import nearest
 from clusterbench.expectation import Expectation
 from clusterbench.recorded import Recorded
@@ -119,6 +120,7 @@ def floors_of(
     baseline: Mapping[str, Recorded],
     of_baseline: str,
     machine: str,
+    has_other_peak: bool = False,
 ) -> Iterator[Floor]:
     """What a floor comes to in one case: one for each figure that it is a share of.
 
@@ -128,6 +130,8 @@ def floors_of(
         What is known of the case's figures, by key; ``of_baseline`` is the name of the file or run.
     machine
         In words, for the reason where nothing is known.
+    has_other_peak
+        Whether the baseline is of a device whose peak is another, or may be: shares of it say nothing here.
     """
     if asked.of is None:
         yield Floor(
@@ -149,12 +153,17 @@ def floors_of(
             if (known := recorded.expectation) is not None
         },
     }[asked.of]
+    is_of_another = asked.of == "baseline" and has_other_peak and split_key(asked.metric)[0] in SHARES_OF_PEAK
+    if is_of_another:
+        references = {}
     meant = {key: reference for key, reference in references.items() if is_meant(asked.metric, key)}
     if not meant:
         why = {
             "expected": f"nothing is expected of it on {machine}",
             "typical": f"no published figure of it on {machine} is on record",
-            "baseline": f"{of_baseline} has no such figure of this case",
+            "baseline": f"{of_baseline} has it as a share of another device's peak; ask for tokens_per_s instead"
+            if is_of_another
+            else f"{of_baseline} has no such figure of this case",
         }[asked.of]
         yield Floor(asked.metric, asked.side, asked.text, asked.unit, None, basis=why, best=asked.best)
     for key, (value, doubt, basis) in meant.items():

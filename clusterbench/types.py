@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from clusterbench.cluster import Cluster
 
@@ -21,6 +21,9 @@ Point = Mapping[str, Any]
 
 PROOF_TIME = "proof_time"
 """Among a rank's evidence: seconds in which it was proven what a step computes."""
+
+WRONG_COUNTS = ("wrong_elements", "wrong_files", "early_ranks")
+"""Among a rank's evidence: how much was compared and found wrong."""
 
 VOID = "void: "
 """Begins the basis of a figure that is left out as the case's other figures, or what it ran on, speak against it."""
@@ -245,6 +248,41 @@ class Step:
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     confirm: Callable[[bool], Mapping[str, float]] = lambda is_first: {}
+
+    @classmethod
+    def proven(
+        cls, run: Callable[[], object], forget: Callable[[], object], verify: Callable[[], Mapping[str, float]]
+    ) -> Self:
+        """A step proven by what ``run`` leaves: of a call before the clock, of the timed ones, and of a call behind it.
+
+        Parameters
+        ----------
+        forget
+            Leaves nothing of an earlier call where ``run`` writes.
+        verify
+            Waits for what was begun and compares every element: returns the evidence or raises as ``check`` does.
+        """
+
+        def once() -> Mapping[str, float]:
+            forget()
+            run()
+            return verify()
+
+        def check() -> Mapping[str, float]:
+            evidence = once()
+            forget()
+            return evidence
+
+        def confirm(is_first: bool) -> Mapping[str, float]:
+            if not is_first:
+                return {}
+            try:
+                verify()
+            finally:  # also where that was wrong: in this call other ranks may wait for this one
+                evidence = once()
+            return evidence
+
+        return cls(run=run, check=check, confirm=confirm)
 
 
 @dataclass(frozen=True)

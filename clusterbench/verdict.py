@@ -28,6 +28,7 @@ Tone = Literal["good", "suspect", "bad", "open", "imported"]
 ALWAYS_FAILS = "wrong"
 _WRONG: tuple[str, Tone] = ("WRONG", "bad")
 _NOT_PROVEN: tuple[str, Tone] = ("NOT PROVEN", "open")
+_STEPS = ("train_step", LONE_RANK)
 _NAMED = 3  # culprits, mistakes or parts in a sentence
 _ENDS = {"out_of_memory": "out of memory", NOT_RUN: "not run yet"}
 
@@ -241,28 +242,20 @@ def _proven(reading: Reading) -> Statement:
 
     What makes a case unproven is said by :func:`_why_not_proven` alone.
     """
-    steps = ("train_step", LONE_RANK)
-    trained = [history for history in reading.histories if history.case.benchmark in steps]
+    trained = [history for history in reading.histories if history.case.benchmark in _STEPS]
     wrong = [history.case.id for history in trained if any(fault.status == "wrong" for fault in history.faults)]
-    measured = [history for history in trained if history.pooled is not None]
-    disputed = disputed_cases(reading.rows_of("agreement"))
-    checked = {
-        row.case
-        for metric, rows in reading.by_metric.items()
-        if metric.startswith("parity_")
-        for row in rows
-        if row.value is not None
-    }
-    reasons = Counter(why for history in measured if (why := _why_not_proven(history, checked, disputed)))
+    measured = [history for history in trained if history.pooled is not None and history.case.id not in wrong]
+    num_judged = len(measured) + len(wrong)
+    reasons = Counter(unproven_steps(reading, measured).values())
     proven = len(measured) - sum(reasons.values())
-    counts = {"training_cases": len(measured), "proven": proven}
+    counts = {"training_cases": num_judged, "proven": proven}
     unproven = [f"{count:,} {why}" for why, count in reasons.items()]
     parts = {"not_proven": unproven, "wrong": wrong}
     if not measured:
         why = _nothing_to_prove(reading) if not wrong else f"wrong: {few(wrong, _NAMED)}"
         word, tone = _WRONG if wrong else _NOT_PROVEN
         return Statement("proven", word, why, tone, ("not-proven",), counts, {**parts, "not_proven": [why]})
-    sentence = f"{proven:,} of {plural(len(measured), 'training case')} held against one rank before the clock started"
+    sentence = f"{proven:,} of {plural(num_judged, 'training case')} held against one rank before the clock started"
     sentence += _cost(reading, measured)
     if unproven:
         sentence += f"; not proven: {', '.join(unproven)}"
@@ -273,6 +266,20 @@ def _proven(reading: Reading) -> Statement:
     if unproven:
         return Statement("proven", "NOT PROVEN", sentence, "open", ("not-proven",), counts, parts)
     return Statement("proven", "PROVEN", sentence, "good", (), counts, parts)
+
+
+def unproven_steps(reading: Reading, measured: Iterable[History]) -> dict[str, str]:
+    """Training cases of which nothing is known of whether they computed what one rank computes, by id, with why."""
+    disputed = disputed_cases(reading.rows_of("agreement"))
+    checked = {
+        row.case
+        for metric, rows in reading.by_metric.items()
+        if metric.startswith("parity_")
+        for row in rows
+        if row.value is not None
+    }
+    trained = [history for history in measured if history.case.benchmark in _STEPS]
+    return {history.case.id: why for history in trained if (why := _why_not_proven(history, checked, disputed))}
 
 
 def _cost(reading: Reading, trained: Sequence[History]) -> str:
@@ -290,9 +297,18 @@ def _why_not_proven(history: History, checked: Set[str], disputed: Set[str]) -> 
         return "with parity: false"
     if history.case.id not in checked:
         return "without a record of the check"
+    if not _is_wholly_checked(history):
+        return "of whose check a rank or a comparison is not in the record"
     if history.case.id in disputed:
         return "whose loss or norm differs from a case that should compute the same, and no case on one rank decides"
     return ""
+
+
+def _is_wholly_checked(history: History) -> bool:
+    """Whether each rank has every comparison that the plan gives a tolerance: all of them get one answer."""
+    asked = [key for key in history.case.expected if key.startswith("parity_")]
+    evidence = history.pooled.evidence if history.pooled else ()
+    return not asked or (bool(evidence) and all(key in of_rank for of_rank in evidence for key in asked))
 
 
 def _nothing_to_prove(reading: Reading) -> str:

@@ -14,13 +14,15 @@ from click.testing import CliRunner, Result
 
 from clusterbench import derive
 from clusterbench.baseline.file import baseline_text, read_baseline
+from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
 from clusterbench.derive.baseline import baseline_of, left_out
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint
+from clusterbench.floors import floors_of, read_floor
 from clusterbench.formulas.statistics import median
-from clusterbench.planning import make_plan
+from clusterbench.planning import _has_other_peak, make_plan
 from clusterbench.recorded import Recorded, of_next
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
@@ -318,6 +320,17 @@ def test_a_run_without_any_case_of_it_is_said(base: Path, tmp_path: Path) -> Non
     assert (done.exit_code, "has no case of" in done.output) == (2, True)
 
 
+def test_a_case_of_the_baseline_that_the_run_lacks_leaves_undecided(base: Path, tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "new").path
+    for name in ("plan.jsonl", "observations.jsonl", "outcomes.jsonl"):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(line for line in lines if "/128-" not in line))
+    gone = verb("compare", base, folder)
+    assert gone.exit_code == 3
+    assert "1 case of base that new does not have: matmul/1n1/128-float32." in said(gone)
+    assert verb("compare", base, folder, "--fewer-cases").exit_code == 0
+
+
 FLOORED = (
     "suite: s\nbenchmarks:\n  - benchmark: matmul\n    sizes: [64]\n"
     "    at_least: {flops_per_s_per_rank: 0.9 of baseline}\n"
@@ -350,6 +363,39 @@ def test_a_floor_is_no_share_of_another_machine(base: Path, tmp_path: Path) -> N
     assert floored(tmp_path, base, "575.1", ("driver",)).bound == floored(tmp_path, base).bound
     with pytest.raises(SuiteError, match=r"needs a baseline to hold it against"):
         floored(tmp_path, None)
+
+
+def test_a_floor_of_mfu_is_no_share_of_another_cards_peak(tmp_path: Path) -> None:
+    """40 % of an A100's peak are 125 TFLOP/s, of an H100's 396: MFU of a step twice as fast was missed."""
+    asked = {
+        name: read_floor("at_least", name, "0.9 of baseline", TrainStep.metrics, (), 1)
+        for name in ("mfu", "tokens_per_s")
+    }
+    known = {
+        "mfu[convention=palm]": Recorded("fraction", (0.4,) * 3, None, "run"),
+        "tokens_per_s": Recorded("tokens/s", (9e3,) * 3, None, "run"),
+    }
+    for has_other_peak, bound in ((False, pytest.approx(0.36)), (True, None)):
+        (mfu,) = floors_of(asked["mfu"], {}, {}, known, "base.jsonl", "a node", has_other_peak)
+        (speed,) = floors_of(asked["tokens_per_s"], {}, {}, known, "base.jsonl", "a node", has_other_peak)
+        assert (mfu.bound, speed.bound) == (bound, pytest.approx(8100))
+    assert mfu.basis == "base.jsonl has it as a share of another device's peak; ask for tokens_per_s instead"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "cluster", "expected"),
+    [
+        (Fingerprint(gpu="a100-sxm4-80gb"), Cluster(1, 1, "cuda", H100["name"]), True),
+        (Fingerprint(gpu="h100-sxm-80gb"), Cluster(1, 1, "cuda", H100["name"]), False),
+        (Fingerprint(), Cluster(1, 1, "cuda", H100["name"]), False),
+        (Fingerprint(gpu="none", cpu="AMD EPYC 7763"), Cluster(1, 1, "cpu", cpu_name="AMD EPYC 9654"), True),
+        (Fingerprint(gpu="none", cpu="AMD EPYC 7763"), Cluster(1, 1, "cpu", cpu_name="AMD EPYC 7763"), False),
+    ],
+)
+def test_an_accepted_machine_has_another_peak_where_its_device_is_another(
+    recorded: Fingerprint, cluster: Cluster, expected: bool
+) -> None:
+    assert _has_other_peak(recorded, cluster) == expected
 
 
 def test_the_command_line_names_a_baseline_where_it_has_an_effect(base: Path, tmp_path: Path) -> None:

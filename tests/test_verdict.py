@@ -22,7 +22,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.measured.bounds import BEYOND
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
-from clusterbench.types import FAIL_ON, MOST_REPEATS, Case, Floor, Observation, Outcome
+from clusterbench.types import FAIL_ON, MOST_REPEATS, Case, Expected, Floor, Observation, Outcome
 from clusterbench.verdict import Verdict, verdict
 from tests.report.synthetic import case, good_run, observation, outcome, reading, row, write_run
 
@@ -208,6 +208,22 @@ def test_not_proven_is_0_and_said(of: Case, rows: Sequence[Any], why: str) -> No
     assert judged(good(of), cases=[of], rows=rows, fail_on=["not-proven"]).exit_code == 1
 
 
+def test_a_check_of_which_a_part_is_missing_is_not_proven() -> None:
+    """With the losses alone, or of one rank of four, it was PROVEN."""
+    limits = {name: Expected(1e-3, "1", "at most; rounding") for name in ("parity_loss", "parity_update")}
+    dp4 = replace(trained("dp4"), expected=limits)
+    whole = dict.fromkeys(limits, 1e-7)
+    for evidence, word in (
+        ([whole] * 4, "PROVEN"),
+        ([{"parity_loss": 1e-7}] * 4, "NOT PROVEN"),
+        ([whole, whole, {}, whole], "NOT PROVEN"),
+    ):
+        seen = outcome(dp4), observation(dp4, evidence=evidence)
+        found = judged(seen, cases=[dp4], rows=[row(dp4, "parity_loss", 1e-7)])
+        assert found.proven.word == word
+    assert found.proven.sentence.endswith("not proven: 1 of whose check a rank or a comparison is not in the record")
+
+
 def test_cases_that_differ_with_none_to_decide_are_not_proven() -> None:
     dp2, tp2 = trained("dp2"), trained("tp2")
     disputed = [
@@ -228,6 +244,19 @@ def test_one_case_without_proof_makes_the_run_not_proven() -> None:
     found = judged(good(dp2), good(tp2), cases=[dp2, tp2], rows=[row(dp2, "parity_loss", 1e-7)])
     assert found.proven.word == "NOT PROVEN"
     assert found.proven.counts == {"training_cases": 2, "proven": 1}
+
+
+def test_a_wrong_training_case_counts_among_those_that_were_held_against_one_rank() -> None:
+    """'1 of 1 held' stood before 'wrong: tp2'; and of a case that was wrong in one of two repeats, '2 of 2'."""
+    dp2, tp2 = trained("dp2"), trained("tp2")
+    held, refuted = good(dp2), (outcome(tp2, "wrong"), None)
+    for more in ((), ((outcome(tp2, repeat=1), observation(tp2, repeat=1)),)):
+        rows = [row(dp2, "parity_loss", 1e-7), row(tp2, "parity_loss", 1e-7)]
+        found = judged(held, refuted, *more, cases=[dp2, tp2], rows=rows)
+        assert (found.proven.word, found.proven.counts) == ("WRONG", {"training_cases": 2, "proven": 1})
+        assert found.proven.sentence == (
+            f"1 of 2 training cases held against one rank before the clock started; wrong: {tp2.id}"
+        )
 
 
 def test_not_judged_is_0_and_says_what_it_would_take() -> None:

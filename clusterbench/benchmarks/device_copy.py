@@ -82,19 +82,17 @@ class DeviceCopy(SustainedBenchmark):
         target = torch.zeros(numel, dtype=torch.int64, device=rig.device)
         if point["operation"] == "fill":
             filled = torch.full((1,), _FILLED_WITH, dtype=torch.int64, device=rig.device)
-
-            def check_fill() -> Mapping[str, float]:
-                target.fill_(_FILLED_WITH)
-                return rig.expect_equal("fill", target, filled)
-
-            return Step(run=lambda: target.fill_(_FILLED_WITH), check=check_fill)
+            return Step.proven(
+                run=lambda: target.fill_(_FILLED_WITH),
+                forget=target.zero_,
+                verify=lambda: rig.expect_equal("fill", target, filled),
+            )
         source = pattern(numel, rig.rank * numel, rig.device)
-
-        def check() -> Mapping[str, float]:
-            target.copy_(source)
-            return rig.expect_equal("copy", target, pattern(numel, rig.rank * numel, rig.device))
-
-        return Step(run=lambda: target.copy_(source), check=check)
+        return Step.proven(
+            run=lambda: target.copy_(source),
+            forget=target.zero_,
+            verify=lambda: rig.expect_equal("copy", target, pattern(numel, rig.rank * numel, rig.device)),
+        )
 
     @classmethod
     def size_bytes(cls, point: Point) -> int:

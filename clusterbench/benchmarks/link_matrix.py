@@ -145,6 +145,14 @@ class LinkMatrix(Benchmark):
         rounds = _schedule(point)
 
         def check() -> Mapping[str, float]:
+            evidence = wire.prove(rounds)
+            wire.rest()
+            return evidence
+
+        def confirm(is_first: bool) -> Mapping[str, float]:
+            if not is_first:
+                return {}
+            wire.look_at_the_last(rounds)
             return wire.prove(rounds)
 
         def run() -> None:
@@ -157,9 +165,10 @@ class LinkMatrix(Benchmark):
             rails = _rails(point)
             faults = attribute(rates, host_of=_hosts(point), rail_of=rails)
             again = wire.measured(second_pass(faults, rates, rail_of=rails))
+            wire.expect_right()
             return wire.figures_from_here(_figures(first, again, point))
 
-        return Step(run=run, check=check, passes={SAMPLES: samples})
+        return Step(run=run, check=check, passes={SAMPLES: samples}, confirm=confirm)
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
@@ -272,6 +281,7 @@ class _Wire:
         self.sent = torch.empty(words, dtype=torch.int64, device=rig.device)
         self.received = torch.empty(window, words, dtype=torch.int64, device=rig.device)
         self.word = torch.zeros(1, dtype=torch.int64, device=rig.device)
+        self.wrong: list[WrongResult] = []
 
     def meet(self, pairs: Round, exchange: Callable[[int, bool], object]) -> None:
         """Does ``exchange(peer, is first)`` with the partner this rank has in a round, if it has one."""
@@ -305,27 +315,40 @@ class _Wire:
     # What all ranks do
 
     def prove(self, rounds: Sequence[Round]) -> Mapping[str, float]:
-        """Each message says from whom to whom it goes; what arrived is compared word by word.
-
-        An error is raised after the last round, or the partners of that rank would wait for ever.
-        """
-        wrong: list[WrongResult] = []
+        """Each message says from whom to whom it goes; what arrived is compared word by word."""
 
         def exchange(peer: int, is_first: bool) -> None:
-            self.sent.copy_(self._message(self.rig.rank, peer))
-            self.received.zero_()
-            transfer([self.sent], [self.received[0]], peer)
-            try:
-                what = f"the message from rank {peer} to rank {self.rig.rank}"
-                self.rig.expect_equal(what, self.received[0], self._message(peer, self.rig.rank))
-            except WrongResult as error:
-                wrong.append(error)
+            self._address(peer)
+            self.swap(peer, is_first)
+            self._compare(self.received[:1], peer, self.rig.rank)
 
         for pairs in rounds:
             self.meet(pairs, exchange)
         self.rig.comm.barrier()
-        if wrong:
-            raise wrong[0]
+        return self.expect_right()
+
+    def rest(self) -> None:
+        """Before traversals are timed: whom a message is for it cannot say then, and nothing has arrived."""
+        self._address(self.rig.rank)
+
+    def look_at_the_last(self, rounds: Sequence[Round]) -> None:
+        """Compares what timed traversals left, the message of the last partner."""
+        partners: list[int] = []
+        for pairs in rounds:
+            self.meet(pairs, lambda peer, is_first: partners.append(peer))
+        if partners:
+            self._compare(self.received[:1], partners[-1], partners[-1])
+
+    def expect_right(self) -> Mapping[str, float]:
+        """The evidence, where nothing that was compared is wrong; asked when no partner waits for this rank.
+
+        Raises
+        ------
+        WrongResult
+            The first that was found.
+        """
+        if self.wrong:
+            raise self.wrong[0]
         return {"wrong_elements": 0.0}
 
     def measured(self, rounds: Sequence[Round]) -> Samples:
@@ -355,13 +378,18 @@ class _Wire:
         return {key: list(values) for of_cell in figures_of_cells for key, values in of_cell.items()}
 
     def _measure(self, seconds: torch.Tensor | None, peer: int, is_first: bool) -> None:
-        """Fills (kinds x repetitions) with what this end of a pair saw; the end that only receives leaves zeros."""
+        """Fills (kinds x repetitions) with what this end of a pair saw; the end that only receives leaves zeros.
+
+        What arrived last of each kind is compared once its time is taken.
+        """
         import torch
 
         from clusterbench.engine.loop import measure, warm_up
 
         assert seconds is not None
+        self.word.fill_(self.rig.rank)
         for number, kind in enumerate(_KINDS):
+            self._address(peer)
             step = partial(getattr(self, kind), peer, is_first)
             warm_up(step, self.clock, int(self.point["pair_warmup"]), _unwatched)
             # One word each way: both ends begin together.
@@ -369,12 +397,33 @@ class _Wire:
             taken = measure(step, self.clock, int(self.point["pair_iterations"]), _unwatched)
             if kind == "both" or is_first == (kind != "back"):
                 seconds[number] = torch.tensor(taken, dtype=torch.float64, device=seconds.device)
+            if kind == "latency":
+                self._note("the word of", peer, self.word, torch.full_like(self.word, min(peer, self.rig.rank)))
+            elif kind == "both" or is_first == (kind == "back"):
+                self._compare(self.received, peer, self.rig.rank)
+
+    def _address(self, peer: int) -> None:
+        """The next messages say that they are for ``peer``, and nothing has arrived."""
+        self.sent.copy_(self._message(self.rig.rank, peer))
+        self.received.zero_()
+
+    def _compare(self, arrived: torch.Tensor, sender: int, receiver: int) -> None:
+        """Each of the messages that ``sender`` sent here, word by word."""
+        for message in arrived:
+            self._note("the message from", sender, message, self._message(sender, receiver))
+
+    def _note(self, what: str, sender: int, got: torch.Tensor, expected: torch.Tensor) -> None:
+        """An error raised at once would leave the partners of later rounds waiting for this rank."""
+        try:
+            self.rig.expect_equal(f"{what} rank {sender} to rank {self.rig.rank}", got, expected)
+        except WrongResult as error:
+            self.wrong.append(error)
 
     def _message(self, sender: int, receiver: int) -> torch.Tensor:
         import torch
 
         index = torch.arange(self.sent.numel(), device=self.rig.device)
-        return (index % _PATTERN) + _PATTERN * (sender * self.rig.world_size + receiver)
+        return 1 + (index % _PATTERN) + _PATTERN * (sender * self.rig.world_size + receiver)  # never 0
 
 
 def transfer(sent: Sequence[Any], received: Sequence[Any], peer: int) -> None:

@@ -37,7 +37,7 @@ class Mpi(Benchmark):
 
     Under mpirun the cases run in the very processes it started, after all others; a plain run starts an mpirun of its
     own for each. The ranks call the library through mpi4py, whose own cost of some microseconds a call is part of every
-    figure. Each result is checked element by element before anything is timed.
+    figure. Each result is checked element by element before anything is timed, and once behind it.
 
     Between two ranks the conventions are those of the OSU micro-benchmarks: latency is half a round trip, bandwidth
     that of windows of 64 messages one way (``bandwidth``) or the sum of both ways at once (``bi_bandwidth``). Sizes and

@@ -136,7 +136,14 @@ class PeerCopy(Benchmark):
         turn, mark = torch.zeros(1), rig.full(1, "float32", value=0)
 
         def check() -> Mapping[str, float]:
-            return gpus.prove() if gpus else {}
+            if gpus is None:
+                return {}
+            evidence = gpus.prove()
+            gpus.rest()
+            return evidence
+
+        def confirm(is_first: bool) -> Mapping[str, float]:
+            return gpus.look_at_the_last() if gpus and is_first else {}
 
         def run() -> None:
             if gpus:
@@ -154,7 +161,7 @@ class PeerCopy(Benchmark):
             **NVLINK.taken(lambda: gpus.nvlinks if gpus else NvLinkReadings()),
             **TOPOLOGY.taken(lambda: host_topology() if gpus else HostTopology()),
         }
-        return Step(run=run, check=check, passes=passes)
+        return Step(run=run, check=check, passes=passes, confirm=confirm)
 
     @classmethod
     def derive(cls, case: Case, observation: Observation, place: Place) -> Iterable[Metric]:
@@ -211,17 +218,27 @@ class _Gpus:
 
     def prove(self) -> Mapping[str, float]:
         """Each copy carries what says from where to where it goes, and every word of it is compared."""
-        evidence: dict[str, float] = {}
+        evidence: Mapping[str, float] = {}
         for source, target in permutations(range(self.count), 2):
             for how in (self.direct, partial(self.staged, self.rings[0])):
-                self.sent[source].copy_(self._message(source, target, source))
-                self.received[target].zero_()
-                self.settle()
+                self._address(source, target)
                 how(source, target)
                 self.settle()
-                what = f"the copy from GPU {source} to GPU {target}"
-                expected = self._message(source, target, target)
-                evidence = self.rig.expect_equal(what, self.received[target], expected)
+                evidence = self._compare(source, target)
+        return evidence
+
+    def rest(self) -> None:
+        """Before traversals are timed: whom a message is for it cannot say then, and nothing has arrived."""
+        for gpu in range(self.count):
+            self._address(gpu, gpu)
+
+    def look_at_the_last(self) -> Mapping[str, float]:
+        """Compares what timed traversals left on each GPU, the message of the last that copied to it."""
+        last = {target: source for source, target in permutations(range(self.count), 2)}
+        evidence: Mapping[str, float] = {}
+        for target, source in last.items():
+            what = f"the last copy from GPU {source} to GPU {target}"
+            evidence = self.rig.expect_equal(what, self.received[target], self._message(source, source, target))
         return evidence
 
     def traverse(self) -> None:
@@ -240,26 +257,34 @@ class _Gpus:
         peers = 0
         for gpu in range(self.count):
             key = metric_key("local_copy_bandwidth", source=self._end(gpu))
-            figures[key] = self._rates(2, partial(self.local, gpu))
+            with self._proven((gpu, gpu)):
+                figures[key] = self._rates(2, partial(self.local, gpu))
         for pair in permutations(range(self.count), 2):
             has_access = torch.cuda.can_device_access_peer(*pair)
             peers += has_access
             ends = {"source": self._end(pair[0]), "part": self._end(pair[1])}
             way = "peer" if has_access else "driver"
-            figures[metric_key("copy_bandwidth", category=way, **ends)] = self._rates(1, partial(self.direct, *pair))
+            direct = partial(self.direct, *pair)
+            with self._proven(pair):
+                figures[metric_key("copy_bandwidth", category=way, **ends)] = self._rates(1, direct)
             staged = partial(self.staged, self.rings[0], *pair)
-            figures[metric_key("copy_bandwidth", category="host", **ends)] = self._rates(1, staged)
-            seconds = self._seconds(partial(self.small, *pair))
+            with self._proven(pair):
+                figures[metric_key("copy_bandwidth", category="host", **ends)] = self._rates(1, staged)
+            with self._proven(pair, num_words=1):
+                seconds = self._seconds(partial(self.small, *pair))
             figures[metric_key("copy_latency", category=way, **ends)] = [second / _SMALL_COPIES for second in seconds]
         during = read_links()
         for pair in combinations(range(self.count), 2):
+            both = pair, pair[::-1]
             ends = {"source": self._end(pair[0]), "part": self._end(pair[1])}
             way = "peer" if torch.cuda.can_device_access_peer(*pair) else "driver"
             copy_both_ways = partial(self.both_ways, self.direct, self.direct, *pair)
-            figures[metric_key("copy_bandwidth_both", category=way, **ends)] = self._rates(2, copy_both_ways)
+            with self._proven(*both):
+                figures[metric_key("copy_bandwidth_both", category=way, **ends)] = self._rates(2, copy_both_ways)
             forth, back = (partial(self.staged, ring) for ring in self.rings)
             copy_both_ways = partial(self.both_ways, forth, back, *pair)
-            figures[metric_key("copy_bandwidth_both", category="host", **ends)] = self._rates(2, copy_both_ways)
+            with self._proven(*both):
+                figures[metric_key("copy_bandwidth_both", category="host", **ends)] = self._rates(2, copy_both_ways)
         figures[metric_key("peer_pairs", source=str(self.node))] = [float(peers)]
         after = read_links()
         self.nvlinks = NvLinkReadings(before, during, after, before.reason)
@@ -346,11 +371,30 @@ class _Gpus:
         with torch.cuda.stream(self.into[target]), torch.cuda.stream(self.out[source]):
             yield
 
+    @contextmanager
+    def _proven(self, *ways: tuple[int, int], num_words: int | None = None) -> Iterator[None]:
+        """What is measured inside copies from each source to its target, and what it left there is compared."""
+        for way in ways:
+            self._address(*way)
+        yield
+        for way in ways:
+            self._compare(*way, num_words)
+
+    def _address(self, source: int, target: int) -> None:
+        """The next message of ``source`` says that it is for ``target``, where nothing has arrived."""
+        self.sent[source].copy_(self._message(source, target, source))
+        self.received[target].zero_()
+        self.settle()
+
+    def _compare(self, source: int, target: int, num_words: int | None = None) -> Mapping[str, float]:
+        what, expected = f"the copy from GPU {source} to GPU {target}", self._message(source, target, target)
+        return self.rig.expect_equal(what, self.received[target][:num_words], expected[:num_words])
+
     def _message(self, source: int, target: int, on: int) -> torch.Tensor:
         import torch
 
         index = torch.arange(self.sent[on].numel(), device=self.devices[on])
-        return (index % _PATTERN) + _PATTERN * (source * self.count + target)
+        return 1 + (index % _PATTERN) + _PATTERN * (source * self.count + target)  # never 0
 
     def _end(self, gpu: int) -> str:
         return f"{self.node}:{gpu}"

@@ -32,6 +32,7 @@ from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
+from clusterbench.verdict import unproven_steps
 from clusterbench.words import few
 
 Verdict = Literal["worse", "undecided", "better", "same"]
@@ -158,6 +159,11 @@ class Comparing:
         run and none in the base, ``untold`` those that were not measured there for another reason.
     void
         Timed cases of which each repeat was disturbed in one of the runs.
+    gone
+        Cases with figures that only base has, unless new was to have fewer.
+    unproven
+        Training cases that were proven in base and are not in new: whether their speed is that of a right step is not
+        known.
     environment
         Differences between the machines, as sentences.
     cautions
@@ -175,6 +181,8 @@ class Comparing:
     void: tuple[str, ...]
     only_base: tuple[str, ...]
     only_new: tuple[str, ...]
+    gone: tuple[str, ...]
+    unproven: tuple[str, ...]
     environment: tuple[str, ...]
     cautions: tuple[str, ...]
 
@@ -205,23 +213,31 @@ class Comparing:
     def exit_code(self) -> int:
         if self.is_regression:
             return SHOWN
-        if self.blocking or self.untold or self.void or not self.judged:
+        if self.blocking or self.untold or self.void or self.gone or self.unproven or not self.judged:
             return UNDECIDED
         return EXCLUDED if self.whole is None or excludes_regression(self.whole, self.margin) else UNDECIDED
 
 
-def compare_runs(base: Path, new: Path, margin: float = 0.05) -> Comparing:
+def compare_runs(base: Path, new: Path, margin: float = 0.05, has_fewer_cases: bool = False) -> Comparing:
     """Compares all cases that both runs have.
+
+    Parameters
+    ----------
+    has_fewer_cases
+        Whether ``new`` leaves out cases of ``base`` on purpose, so that a regression in these need not be excluded.
 
     Raises
     ------
     SuiteError
-        If they have no case in common, with what they differ in.
+        If they are one run, or have no case in common, with what they differ in.
     """
-    return compare_readings(read(RunFolder.open(base)), read(RunFolder.open(new)), str(base), str(new), margin)
+    before, after = read(RunFolder.open(base)), read(RunFolder.open(new))
+    return compare_readings(before, after, str(base), str(new), margin, has_fewer_cases)
 
 
-def compare_readings(before: Reading, after: Reading, base: str, new: str, margin: float = 0.05) -> Comparing:
+def compare_readings(
+    before: Reading, after: Reading, base: str, new: str, margin: float = 0.05, has_fewer_cases: bool = False
+) -> Comparing:
     """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
     firsts, seconds = comparable(before), comparable(after)
     common = [key for key in firsts if key in seconds]
@@ -231,6 +247,16 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
             f"{base} and {new} have no case in common, so there is nothing to compare.{alone or _why(before, after)}"
         )
     pairs = [(firsts[key], seconds[key]) for key in common]
+    if copied := [first.case.id for first, second in pairs if _have_one_record(first, second)]:
+        raise SuiteError(
+            f"{base} and {new} hold the same records of {few(copied)}: one is the other or begins with its copy, and "
+            "nothing would have changed.\nhint: name two runs, each of which measured these cases itself"
+        )
+    unproven_before, unproven_now = (
+        unproven_steps(reading, [history for history in histories if history.observations])
+        for reading, histories in zip((before, after), zip(*pairs, strict=True), strict=True)
+    )
+    left_out = [history for key, history in firsts.items() if key not in seconds]
     clusters = (before.plan.cluster, after.plan.cluster)
     compared = {first.case.id: figures_of(first, second, clusters) for first, second in pairs}
     differences, whole = differences_of([found.figures for found in compared.values()])
@@ -254,8 +280,14 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
             if second.status not in FAULTS and first.observations and not second.observations
         ),
         void=tuple(case for case, found in compared.items() if found.is_void),
-        only_base=tuple(history.case.id for key, history in firsts.items() if key not in seconds),
+        only_base=tuple(history.case.id for history in left_out),
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
+        gone=tuple(history.case.id for history in left_out if history.observations and not has_fewer_cases),
+        unproven=tuple(
+            f"{second.case.id} ({unproven_now[second.case.id]})"
+            for first, second in pairs
+            if first.observations and first.case.id not in unproven_before and second.case.id in unproven_now
+        ),
         environment=tuple(machine_differences(before.environment, after.environment)),
         cautions=(
             *_cautions(before, after, lacking),
@@ -270,6 +302,12 @@ def compare_readings(before: Reading, after: Reading, base: str, new: str, margi
             *_left_out(before, after),
         ),
     )
+
+
+def _have_one_record(base: History, new: History) -> bool:
+    """Whether a repeat of both was timed at one moment, with the same seconds: it is one repeat."""
+    records = [(seen.timing, seen.seconds) for seen in base.observations if seen.timing]
+    return any((seen.timing, seen.seconds) in records for seen in new.observations)
 
 
 def comparable(reading: Reading) -> dict[str, History]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import read_baseline
 from clusterbench.cases import Reading
+from clusterbench.cluster import have_other_peaks
 from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats, left_out_shares
-from clusterbench.compare.figures import figures_against, have_other_peaks
+from clusterbench.compare.figures import figures_against
 from clusterbench.derive import read
 from clusterbench.derive.baseline import left_out
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint, fingerprint_of
 from clusterbench.run_folder import RunFolder
-from clusterbench.run_folder.attempts import FAULTS
+from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import metric_key
+from clusterbench.verdict import unproven_steps
 from clusterbench.words import few, plural
 
 
-def compare_with_baseline(file: Path, new: Path, accepted: Collection[str] = (), margin: float = 0.05) -> Comparing:
+def compare_with_baseline(
+    file: Path, new: Path, accepted: Collection[str] = (), margin: float = 0.05, has_fewer_cases: bool = False
+) -> Comparing:
     """Compares all cases that a run has and its machine's baseline has, too.
 
     Raises
@@ -28,11 +32,16 @@ def compare_with_baseline(file: Path, new: Path, accepted: Collection[str] = (),
     SuiteError
         If the file is damaged or of another machine, or has no case of the run.
     """
-    return hold_against(read_baseline(file), read(RunFolder.open(new)), str(new), accepted, margin)
+    return hold_against(read_baseline(file), read(RunFolder.open(new)), str(new), accepted, margin, has_fewer_cases)
 
 
 def hold_against(
-    baseline: Baseline, after: Reading, new: str, accepted: Collection[str] = (), margin: float = 0.05
+    baseline: Baseline,
+    after: Reading,
+    new: str,
+    accepted: Collection[str] = (),
+    margin: float = 0.05,
+    has_fewer_cases: bool = False,
 ) -> Comparing:
     """The same of a baseline and a run that were read already."""
     here = fingerprint_of(after.environment)
@@ -57,6 +66,7 @@ def hold_against(
         for key in found.lacking
         if (cases[hash].case.id, key) not in in_rows
     ]
+    only_base = tuple(id for hash, id in of.cases.items() if hash not in cases)
     unwell = [cases[hash] for hash in common if cases[hash].status != "ok"]
     return Comparing(
         base=baseline.name,
@@ -68,8 +78,10 @@ def hold_against(
         broken=tuple(cases[hash].case.id for hash in common if cases[hash].status in FAULTS or cases[hash].faults),
         untold=tuple(history.case.id for history in unwell if history.status not in FAULTS),
         void=tuple(cases[hash].case.id for hash, found in compared.items() if found.is_void),
-        only_base=tuple(of.cases[hash] for hash in of.cases if hash not in cases),
+        only_base=only_base,
         only_new=tuple(history.case.id for hash, history in cases.items() if hash not in of.cases),
+        gone=() if has_fewer_cases else only_base,
+        unproven=tuple(_unproven_now(of, after, [cases[hash] for hash in common if cases[hash].observations])),
         environment=tuple(_machine_differences(of.machine, here)),
         cautions=(
             *_cautions(of, after, here, lacking),
@@ -77,6 +89,14 @@ def hold_against(
             *left_out_repeats("new", [cases[hash] for hash in common]),
         ),
     )
+
+
+def _unproven_now(of: MachineBaseline, after: Reading, measured: Sequence[History]) -> Iterator[str]:
+    """Training cases that were checked where the baseline is from, and are not proven in the run, each with why."""
+    unproven = unproven_steps(after, measured)
+    for case in (history.case for history in measured):
+        if case.id in unproven and any(key.startswith("parity_") for key in of.figures[case.hash]):
+            yield f"{case.id} ({unproven[case.id]})"
 
 
 def _machine_differences(recorded: Fingerprint, here: Fingerprint) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.cluster import Cluster, find_card
+from clusterbench.cluster import SHARES_OF_PEAK, Cluster, have_other_peaks
 from clusterbench.compare.repeats import Change, Repeats
 from clusterbench.derive import repeat_metrics
 from clusterbench.formulas.statistics import median
@@ -20,9 +20,6 @@ from clusterbench.measured.speed import why_no_speed
 from clusterbench.recorded import Recorded
 from clusterbench.run_folder.attempts import History, iteration_times
 from clusterbench.types import SAMPLES, Case, Metric, MetricKind, split_key
-
-SHARES = ("mfu", "hfu")
-"""Metrics that are a share of a card's peak: of another card they mean something else."""
 
 TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 
@@ -36,7 +33,8 @@ _SAME_SAMPLES = 1e-3  # programs print four digits; two figures of their own dif
 class Figure:
     """One metric of one case in both runs, a value a repeat.
 
-    ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation is judged as a share of it.
+    ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation below it is rounding, and what
+    is beyond it is judged as a share of it.
     """
 
     case: str
@@ -59,7 +57,7 @@ class Figure:
 
     @cached_property
     def exact_change(self) -> Change:
-        """From the most favourable pair of values to the least; of a deviation, in shares of its limit."""
+        """From the most favourable pair of values to the least; of a deviation beyond its limit, in shares of that."""
         low, high = sorted((self._worsened(self.base, self.new), -self._worsened(self.new, self.base)))
         unlike = (high - low) / 2 if math.isfinite(high - low) else 0.0
         return Change(np.array(high - unlike), np.array(unlike), np.array(math.inf))
@@ -70,7 +68,7 @@ class Figure:
             base, new = new, base
         best, worst = min(base), max(new)
         if self.limit:
-            return (worst - best) / self.limit
+            return (max(worst, self.limit) - max(best, self.limit)) / self.limit
         if best == worst:
             return 0.0
         if best <= 0 or worst <= 0:
@@ -118,19 +116,11 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     return _without_shares(Found(found, lacking, is_void=has_time and time is None), has_other_peak)
 
 
-def have_other_peaks(first: str | None, second: str | None) -> bool:
-    """Whether two GPUs, by their names, are not known to have the same peak."""
-    cards = find_card(first or ""), find_card(second or "")
-    if cards[0] is None or cards[1] is None:
-        return first != second
-    return cards[0].peak_flops_per_s != cards[1].peak_flops_per_s
-
-
 def _without_shares(found: Found, has_other_peak: bool) -> Found:
-    shares = dict.fromkeys(figure.kind.name for figure in found.figures if figure.kind.name in SHARES)
+    shares = dict.fromkeys(figure.kind.name for figure in found.figures if figure.kind.name in SHARES_OF_PEAK)
     if not has_other_peak or not shares:
         return found
-    figures = [figure for figure in found.figures if figure.kind.name not in SHARES]
+    figures = [figure for figure in found.figures if figure.kind.name not in SHARES_OF_PEAK]
     return found._replace(figures=figures, shares=tuple(shares))
 
 

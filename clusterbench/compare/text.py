@@ -73,6 +73,10 @@ def _verdict(comparing: Comparing) -> str:
     for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
         if cases:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
+    if comparing.gone:
+        told.append(f"{plural(len(comparing.gone), 'case')} of base that new does not have: {few(comparing.gone)}")
+    if comparing.unproven:
+        told.append(f"{plural(len(comparing.unproven), 'case')} not proven now: {few(comparing.unproven, 1)}")
     if comparing.void:
         told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)
@@ -120,6 +124,11 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         yield (
             f"Undecided: {plural(len(noisy), 'figure')}.{some} {enough} of each run would decide all, if noise stays "
             f"as it is; most are needed for {noisiest.quantity} of {noisiest.case}."
+        )
+    if comparing.gone:
+        yield (
+            "Undecided: what new leaves out is not compared. Measure it again, or say --fewer-cases where that is on "
+            "purpose."
         )
     if unlike:
         named = few([f"{difference.quantity} of {difference.case}" for difference in unlike])
@@ -218,9 +227,11 @@ def notes(comparing: Comparing) -> Iterator[str]:
 
 def _not_in_the_table(comparing: Comparing) -> Iterator[str]:
     exact = [difference for difference in comparing.judged if difference.figure.how == "exact"]
-    same = {difference.figure.kind.name for difference in exact if difference.verdict(comparing.margin) == "same"}
-    if same:
-        yield f"counted, and the same within {comparing.margin:.1%}: {', '.join(sorted(same))}"
+    same = [difference for difference in exact if difference.verdict(comparing.margin) == "same"]
+    for are_deviations, within in ((False, f"the same within {comparing.margin:.1%}"), (True, "within its tolerance")):
+        names = {each.figure.kind.name for each in same if bool(each.figure.limit) == are_deviations}
+        if names:
+            yield f"counted, and {within}: {', '.join(sorted(names))}"
     together: dict[str, set[str]] = {}
     first: dict[int, Difference] = {}
     for difference in comparing.judged:

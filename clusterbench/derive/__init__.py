@@ -39,6 +39,7 @@ from clusterbench.run_folder.rounds import cut_short
 from clusterbench.types import (
     NO_DETAIL,
     VOID,
+    WRONG_COUNTS,
     Agreement,
     Metric,
     Observation,
@@ -235,6 +236,7 @@ def _histories(
     cases = {case.hash: case for case in plan.cases}
     attempts: dict[str, list[Outcome]] = defaultdict(list)
     ended: dict[Attempt, str] = {}
+    wrong: set[tuple[str, int]] = set()
     for outcome in outcomes:
         if outcome.hash not in cases:
             problems.append(f"{_of('the outcome', outcome)} belongs to no case of the plan and was left out")
@@ -243,14 +245,16 @@ def _histories(
         else:
             attempts[outcome.hash].append(outcome)
             ended[_attempt(outcome)] = outcome.status
+            if outcome.status == "wrong":
+                wrong.add((outcome.hash, outcome.repeat))
     whole: dict[str, dict[int, Observation]] = defaultdict(dict)
     for observation in observations:
         if observation.hash not in cases:
             problems.append(f"{_of('the record', observation)} belongs to no case of the plan and was left out")
         elif _attempt(observation) not in ended:
             problems.append(f"{_of('the record', observation)} has no outcome and was left out")
-        elif ended[_attempt(observation)] != "ok":
-            continue  # measured by a case whose check failed
+        elif ended[_attempt(observation)] != "ok" or (observation.hash, observation.repeat) in wrong:
+            continue  # measured by a case whose check failed, now or in another attempt
         elif why := why_unusable(cases[observation.hash], observation):
             problems.append(f"{observation.case}, repeat {observation.repeat + 1}: {why}; it was left out")
         else:
@@ -335,7 +339,8 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
     problems: list[str] = []
     outcomes = list(outcomes_without_secrets(run.outcomes()))
     histories = _histories(plan, outcomes, run.observations(), problems)
-    derived = _held_together([_figures(history, plan.cluster, problems) for history in histories])
+    own = [_figures(_refuted_by_itself(history), plan.cluster, problems) for history in histories]
+    derived = _held_together(own)
     rows = [row for history, metrics in derived for row in _case_rows(name, history, metrics, plan.cluster)]
     histories = tuple(history for history, _ in derived)
     environment = environment_without_secrets(run.environment())
@@ -392,6 +397,22 @@ def _said_without_effect(prices: Prices, rows: Iterable[Row]) -> Prices:
     why = f": {', '.join(reasons)}" if reasons else ", which alone is priced"
     said = f"--rates has no effect on this run. It has no time of a case of train_step{why}"
     return replace(prices, unused=(*prices.unused, said))
+
+
+def _refuted_by_itself(history: History) -> History:
+    """The same, or a wrong one where a record that says it ended well holds what its check refuses."""
+    expected = history.case.expected
+    limits = {key: what.value for key, what in expected.items() if what.basis.startswith("at most")}
+    limits |= dict.fromkeys(WRONG_COUNTS, 0.0)
+    for observation in history.observations:
+        for rank, evidence in enumerate(observation.evidence):
+            for name in (name for name in limits if name in evidence):
+                if not evidence[name] <= limits[name]:
+                    return history.refuted(
+                        f"its record has a {name} of {evidence[name]:.3g} on rank {rank}, where {limits[name]:g} is "
+                        "allowed, and says that the case ended well: it was not checked, or the record was changed"
+                    )
+    return history
 
 
 def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:

@@ -51,6 +51,9 @@ class _HostMemory:
         values: numpy.ndarray[Any, Any] = buffer
         return values
 
+    def clear(self, buffer: Array) -> None:
+        buffer.fill(0)
+
 
 class _CudaMemory:
     def __init__(self, local_rank: int) -> None:
@@ -69,6 +72,12 @@ class _CudaMemory:
     def on_host(self, buffer: Array) -> numpy.ndarray[Any, Any]:
         values: numpy.ndarray[Any, Any] = buffer.cpu().numpy()
         return values
+
+    def clear(self, buffer: Array) -> None:
+        import torch
+
+        buffer.zero_()
+        torch.cuda.synchronize()
 
 
 def _memory(name: str, local_rank: int) -> _HostMemory | _CudaMemory:
@@ -244,12 +253,11 @@ def _collective(
     operation: _Operation, call: Callable[[], object], got: Array, expected: numpy.ndarray[Any, Any] | None
 ) -> Step:
     """``expected`` is what ``got`` has to hold after the call; None on ranks that receive nothing."""
-
-    def check() -> Mapping[str, float]:
-        call()
-        return NOTHING_RECEIVED if expected is None else operation.expect_equal(got, expected)
-
-    return Step(run=call, check=check)
+    if expected is None:
+        return Step.proven(call, forget=lambda: None, verify=lambda: NOTHING_RECEIVED)
+    return Step.proven(
+        call, forget=lambda: operation.memory.clear(got), verify=lambda: operation.expect_equal(got, expected)
+    )
 
 
 def _all_reduce(operation: _Operation) -> Step:
@@ -317,8 +325,12 @@ def _all_to_all(operation: _Operation) -> Step:
 
 def _broadcast(operation: _Operation) -> Step:
     whole = operation.pattern(operation.numel, 0)
-    array = operation.memory.on_device(whole) if operation.rank == 0 else operation.zeros(operation.numel)
-    return _collective(operation, lambda: operation.comm.Bcast(array), array, whole)
+    array, is_root = operation.memory.on_device(whole), operation.rank == 0
+    return Step.proven(
+        lambda: operation.comm.Bcast(array),
+        forget=lambda: None if is_root else operation.memory.clear(array),
+        verify=lambda: operation.expect_equal(array, whole),
+    )
 
 
 def _barrier(operation: _Operation) -> Step:
@@ -349,7 +361,7 @@ def _barrier(operation: _Operation) -> Step:
             )
         return {"early_ranks": 0.0}
 
-    return Step(run=operation.comm.Barrier, check=check)
+    return Step(run=operation.comm.Barrier, check=check, confirm=lambda is_first: check() if is_first else {})
 
 
 # Between two ranks, by the conventions of the OSU micro-benchmarks; the other ranks do nothing.
@@ -487,6 +499,10 @@ def _record(comm: Any, order: Mapping[str, Any]) -> dict[str, Any]:
     if good[0]:
         iterations, warmup = int(order["iterations"]), int(order["warmup"])
         record["seconds"] = seconds_of(step, comm, point, iterations, warmup, lambda *_: None)
+        try:
+            step.confirm(True)
+        except WrongResult as error:
+            return record | {"failure": type(error).__name__, "reason": str(error)}
     return record
 
 

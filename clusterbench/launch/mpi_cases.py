@@ -148,6 +148,7 @@ class MpiRank:
 
             case = self._case
             seconds = seconds_of(self._step, self._comm, case.point, case.iterations, case.warmup, self._at)
+            self._step.confirm(True)
             return RankDone(self._rank, self._host, seconds, self._evidence, {})
 
         self._begin("checked", work, limit_s)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, Found, MachineOptions, decide_cluster
 from clusterbench.derive.at_a_glance import at_a_glance
 from clusterbench.diagnoses.unlike_hosts import differences
@@ -415,6 +416,11 @@ def _folder(
         if fewer:
             hint = "--on-lost-host continue runs what fits on those that are left"
         raise SuiteError(f"{options.resume} was begun on {there}, but this is {here}.\nhint: {hint}")
+    if other := _what_is_another(directory, plan, allocation.environments):
+        raise SuiteError(
+            f"{options.resume} was begun with {other}: the repeats of a case would be of both.\n"
+            "hint: start a new run, or go back to what it was begun with"
+        )
     directory.lock = lock_of(options.resume, options)
     interruption.only_noted()
     try:
@@ -426,6 +432,25 @@ def _folder(
         where = f"in the middle of {cut_off['case']}, after its phase '{cut_off['phase']}'"
         print(f"the last run in {options.resume} ended without a word, {where}", file=sys.stderr)
     return directory, plan
+
+
+def _what_is_another(directory: RunFolder, plan: Plan, environments: Mapping[str, Any]) -> str:
+    """What makes a run go on as another one: a benchmark's version, or a host's GPUs and software. Empty if nothing.
+
+    A port that is down makes another network, and no other machine; on hosts that are new it is for diagnoses to say.
+    """
+    kinds, recorded = benchmarks(), directory.environment().get("hosts") or {}
+    if not directory.outcomes():
+        return ""
+    for case in plan.cases:
+        if case.benchmark in kinds and (version := kinds[case.benchmark].version) != case.version:
+            return f"version {case.version} of {case.benchmark}, and this is version {version}"
+    for host in sorted(recorded.keys() & environments.keys()):
+        then, now = (fingerprint_of({"hosts": {host: each[host]}}) for each in (recorded, environments))
+        for name in then.unlike(now):
+            if name != "network":
+                return f"{name} {getattr(then, name)} on host {host}, where it is {getattr(now, name)} now"
+    return ""
 
 
 def _new_folder(

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterbench.baseline import Baseline
 from clusterbench.benchmarks import Benchmark, benchmarks
-from clusterbench.cluster import Cluster, nodes_and_ranks
+from clusterbench.cluster import Cluster, have_other_peaks, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import OPTION, UNKNOWN, Fingerprint, named_gpu
 from clusterbench.floors import floors_of
@@ -24,6 +24,7 @@ from clusterbench.garbage import uncollected
 from clusterbench.layout import ParallelLayout
 from clusterbench.planning.names import tidy, unique_names
 from clusterbench.planning.typical import typical_of
+from clusterbench.recorded import Recorded
 from clusterbench.suite import Item, Settings, Suite, Written
 from clusterbench.types import Case, Floor, Place, Plan, Point, Refusal
 from clusterbench.words import plural
@@ -321,9 +322,20 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
 def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floor]:
     """What is asked of a case's figures, with the bounds that are known here."""
     typical = typical_of(case.benchmark, case.point, place) if item.floors else {}
-    baseline, name = (suite.baseline.machines[0].figures, suite.baseline.name) if suite.baseline else ({}, "")
+    baseline: Mapping[str, Recorded] = {}
+    name, has_other_peak = "", False
+    if suite.baseline is not None:
+        (recorded,), name = suite.baseline.machines, suite.baseline.name
+        baseline, has_other_peak = recorded.figures.get(case.hash, {}), _has_other_peak(recorded.machine, place.cluster)
     for asked in item.floors.values():
-        yield from floors_of(asked, case.expected, typical, baseline.get(case.hash, {}), name, _machine(place))
+        yield from floors_of(asked, case.expected, typical, baseline, name, _machine(place), has_other_peak)
+
+
+def _has_other_peak(recorded: Fingerprint, cluster: Cluster) -> bool:
+    """Whether a machine that was accepted is known to be of another GPU, or of another CPU where that computes."""
+    if cluster.device == "cuda":
+        return bool(recorded.gpu and cluster.gpu_name) and have_other_peaks(recorded.gpu, cluster.gpu_name)
+    return bool(recorded.cpu and cluster.cpu_name) and recorded.cpu != cluster.cpu_name
 
 
 def _machine(place: Place) -> str:

@@ -19,6 +19,9 @@ FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 WITHOUT_MACHINE = ("imported", "dry_step")
 """Benchmarks whose figures come from elsewhere than the machine of their run."""
 
+_WEIGHT = {"ok": 1, "wrong": 2}
+"""Of attempts at one repeat the heaviest decides; all others weigh nothing."""
+
 NOT_RUN = "not_run"
 """The status of a case without any outcome yet."""
 
@@ -55,11 +58,14 @@ class History:
 
     @cached_property
     def deciding(self) -> tuple[Outcome, ...]:
-        """One outcome a repeat: its last good attempt, or its last one. A failed attempt never hides a good one."""
+        """One outcome a repeat: its last good attempt, or its last one; a wrong one in any case.
+
+        A failed attempt never hides a good one, and no other hides that a result was wrong.
+        """
         last: dict[int, Outcome] = {}
         for outcome in self.outcomes:
             before = last.get(outcome.repeat)
-            if before is None or outcome.status == "ok" or before.status != "ok":
+            if before is None or _WEIGHT.get(outcome.status, 0) >= _WEIGHT.get(before.status, 0):
                 last[outcome.repeat] = outcome
         return tuple(last.values())
 

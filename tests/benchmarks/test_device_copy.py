@@ -52,6 +52,43 @@ def test_the_time_on_a_gpu_is_that_of_plain_events(operation):
     assert median_s(step.run) == pytest.approx(median_by_events_s(plain), rel=0.1)
 
 
+POINT = {"size_bytes": 512, "operation": "copy"}
+
+
+def test_a_copy_that_does_less_while_it_is_timed_is_found_behind_the_clock(two_gpus, copies_less):
+    step = DeviceCopy.prepare(rig("cuda"), POINT)
+    assert step.check() == {"wrong_elements": 0.0}
+    copies_less()
+    step.run()
+    copies_less(is_whole=True)
+    with pytest.raises(
+        WrongResult, match=r"copy gave wrong results on rank 0 \(host here\): (64|63|32) of 64 elements"
+    ):
+        step.confirm(True)
+    assert step.confirm(False) == {}
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+
+
+def test_a_copy_that_does_less_from_its_second_call_on_is_found_behind_the_clock(two_gpus, copies_less):
+    step = DeviceCopy.prepare(rig("cuda"), POINT)
+    step.check()
+    step.run()
+    copies_less()
+    step.run()
+    with pytest.raises(WrongResult, match="copy gave wrong results"):
+        step.confirm(True)
+
+
+def test_a_fill_that_does_nothing_while_it_is_timed_is_found(two_gpus):
+    step = DeviceCopy.prepare(rig("cuda"), POINT | {"operation": "fill"})
+    assert step.check() == {"wrong_elements": 0.0}
+    with pytest.raises(WrongResult, match="fill gave wrong results"):
+        step.confirm(True)
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_copy_that_leaves_out_an_element_is_found(monkeypatch):

@@ -3,7 +3,7 @@ import torch
 
 from clusterbench.benchmarks.host_copy import HostCopy
 from clusterbench.cluster import Cluster
-from clusterbench.errors import NotHere, SuiteError
+from clusterbench.errors import NotHere, SuiteError, WrongResult
 from clusterbench.types import Place
 from tests.benchmarks.alone import H100, derived, median_by_events_s, median_s, rig
 
@@ -75,6 +75,19 @@ def test_cpu_ranks_have_nothing_to_copy_to():
         "host_copy copies between a host and its GPUs, and these are CPU ranks.\n"
         "hint: the benchmark 'cpu_memory' measures copies within a host's memory"
     )
+
+
+@pytest.mark.parametrize("direction", ["host_to_device", "device_to_host", "both"])
+def test_a_copy_that_does_less_while_it_is_timed_is_found_behind_the_clock(two_gpus, copies_less, direction):
+    step = HostCopy.prepare(rig("cuda"), point(direction, size_bytes=512))
+    assert step.check() == {"wrong_elements": 0.0}
+    copies_less()
+    step.run()
+    copies_less(is_whole=True)
+    with pytest.raises(WrongResult, match=r"(host to device|device to host) gave wrong results on rank 0"):
+        step.confirm(True)
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
 
 
 @pytest.mark.gpu

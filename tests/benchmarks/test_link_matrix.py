@@ -16,7 +16,7 @@ from clusterbench.errors import WrongResult
 from clusterbench.formulas.pairing import num_links
 from clusterbench.rows import Row
 from clusterbench.types import SAMPLES, Case, Observation, Place
-from tests.ranks import run_ranks
+from tests.ranks import Calls, run_ranks
 from tests.report.synthetic import case as planted_case
 from tests.report.synthetic import reading
 
@@ -266,8 +266,54 @@ def test_one_wrong_word_is_found_where_it_arrived_and_nobody_hangs():
     assert right == [{"wrong_elements": 0.0}] * 2
     assert wrong == (
         "the message from rank 0 to rank 2 gave wrong results on rank 2 (host here): 1 of 1024 elements differ. "
-        "First at index 7: got 510, expected 509."
+        "First at index 7: got 511, expected 510."
     )
+
+
+def _proven_behind_the_clock(fault, moment):
+    """What is said by ``confirm`` and by the pass of messages that are less than they were, from a moment on."""
+    import torch.distributed as dist
+
+    rig = Rig(rank=dist.get_rank(), world_size=3, local_rank=0, host="here", device=torch.device("cpu"))
+    real, step = link_matrix.transfer, LinkMatrix.prepare(rig, point(3, between="ranks"))
+
+    def less(sent, received, peer):
+        arrived = [torch.empty_like(message) for message in received]
+        real(sent, arrived, peer)
+        for message, whole in zip(received, arrived, strict=True) if fault != "nothing" else ():
+            numel = len(whole) // 2 if fault == "half" else len(whole)
+            message[:numel] = whole[:numel] + (1 if fault == "another's" else 0)
+
+    said = []
+    step.check()
+    link_matrix.transfer = less if moment == "timed" else real
+    step.run()
+    link_matrix.transfer = less if moment == "pass" else real
+    for look in (lambda: step.confirm(True), step.passes[SAMPLES]) if moment != "pass" else (step.passes[SAMPLES],):
+        try:
+            look()
+            said.append("")
+        except WrongResult as error:
+            said.append(str(error))
+    link_matrix.transfer = real
+    return said
+
+
+_FAULTS = [(3, fault, moment) for fault in ("nothing", "half", "another's") for moment in ("timed", "pass")]
+_proofs = Calls(_proven_behind_the_clock, [*_FAULTS, (3, "", "never")])
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("num_ranks", "fault", "moment"), _FAULTS)
+def test_messages_that_are_less_once_they_are_timed_are_found_behind_the_clock(num_ranks, fault, moment):
+    for rank, (said, *_) in enumerate(_proofs(num_ranks, fault, moment)):
+        assert said.startswith(("the message from rank ", "the word of rank "))
+        assert f"gave wrong results on rank {rank} (host here)" in said
+
+
+@pytest.mark.gloo
+def test_right_messages_are_right_behind_the_clock_and_in_the_pass():
+    assert _proofs(3, "", "never") == [["", ""]] * 3
 
 
 def test_ranks_are_named_by_their_host():

@@ -1,5 +1,4 @@
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,38 +27,6 @@ def point(gpus, **options):
         Place(Cluster(1, gpus, "cuda", H100), 1)
     )
     return only
-
-
-class Stream:
-    """A stream of a GPU that is not there: all it is given is done at once."""
-
-    def __init__(self, device):
-        self.device = device
-
-    def record_event(self):
-        return "done"
-
-    def wait_event(self, event):
-        assert event == "done"
-
-
-@pytest.fixture
-def two_gpus(monkeypatch):
-    """Host memory that passes for two GPUs which reach each other; what is copied arrives."""
-
-    def here(create):
-        return lambda *sizes, device=None, pin_memory=False, **rest: create(*sizes, **rest)
-
-    for name in ("empty", "arange", "full"):
-        monkeypatch.setattr(torch, name, here(getattr(torch, name)))
-    for name, stand_in in {
-        "Stream": Stream,
-        "stream": lambda stream: nullcontext(),
-        "synchronize": lambda device: None,
-        "device_count": lambda: 2,
-        "can_device_access_peer": lambda source, target: source != target,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
 
 
 def rig():
@@ -128,8 +95,37 @@ def test_a_copy_that_arrives_wrong_is_told_with_its_gpus(two_gpus, monkeypatch):
         PeerCopy.prepare(rig(), point(2)).check()
     assert str(caught.value) == (
         "the copy from GPU 1 to GPU 0 gave wrong results on rank 0 (host here): 1 of 512 elements differ. "
-        "First at index 3: got 506, expected 505."
+        "First at index 3: got 507, expected 506."
     )
+
+
+def test_copies_that_do_less_while_they_are_timed_are_found_behind_the_clock(two_gpus, copies_less):
+    step = PeerCopy.prepare(rig(), point(2))
+    step.check()
+    copies_less()
+    step.run()
+    copies_less(is_whole=True)
+    with pytest.raises(WrongResult, match="the last copy from GPU 0 to GPU 1 gave wrong results on rank 0"):
+        step.confirm(True)
+    step.run()
+    assert step.confirm(True) == {"wrong_elements": 0.0}
+
+
+@pytest.mark.parametrize("way", ["direct", "staged", "small", "local"])
+def test_every_figure_of_a_pair_is_proven_by_what_its_copies_left(two_gpus, monkeypatch, way):
+    from clusterbench.benchmarks.peer_copy import _Gpus
+
+    step = PeerCopy.prepare(rig(), point(2))
+    step.check()
+    real = getattr(_Gpus, way)
+
+    def of_another(self, *ends):
+        real(self, *(1 - end if isinstance(end, int) else end for end in ends))
+
+    for instead in (lambda self, *ends: None, of_another):
+        monkeypatch.setattr(_Gpus, way, instead)
+        with pytest.raises(WrongResult, match=r"the copy from GPU 0 to GPU [01] gave wrong results on rank 0"):
+            step.passes[SAMPLES]()
 
 
 def readings(monkeypatch, *moments):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,36 @@ def test_the_last_good_attempt_wins(tmp_path: Path) -> None:
         tmp_path / "run", [planned], [(outcome(planned), observation(planned)), (outcome(planned, attempt=2), again)]
     )
     assert derive_rows(run)[0].value == 0.5
+
+
+@pytest.mark.parametrize("wrong_attempt", [1, 2])
+def test_no_other_attempt_hides_a_wrong_one(tmp_path: Path, wrong_attempt: int) -> None:
+    """Wrong in one of two attempts is no result; a repeat that had lost a host as well ended 'ok' with the second."""
+    planned = case("a")
+    records: list[Any] = [(outcome(planned, attempt=n), observation(planned, attempt=n)) for n in (1, 2)]
+    records[wrong_attempt - 1] = (outcome(planned, "wrong", attempt=wrong_attempt), None)
+    read_again = read(write_run(tmp_path / "run", [planned], records))
+    assert [(row.status, row.value) for row in read_again.rows] == [("wrong", None)]
+    assert [len(history.faults) for history in read_again.histories] == [1]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ({"parity_loss": 2e-5}, "a parity_loss of 2e-05 on rank 3, where 1e-05 is allowed"),
+        ({"parity_loss": math.nan}, "a parity_loss of nan on rank 3, where 1e-05 is allowed"),
+        ({"wrong_elements": 1.0}, "a wrong_elements of 1 on rank 3, where 0 is allowed"),
+        ({"parity_loss": 1e-5, "wrong_elements": 0.0, "proof_time": 9.0}, ""),
+    ],
+)
+def test_a_record_that_holds_what_its_check_refuses_is_wrong(
+    tmp_path: Path, evidence: dict[str, float], said: str
+) -> None:
+    planned = case("a", expected={"parity_loss": Expected(1e-5, "1", "at most; rounding")})
+    seen = observation(planned, evidence=[{}, {}, {}, evidence])
+    (history,) = read(write_run(tmp_path / "run", [planned], [(outcome(planned), seen)])).histories
+    assert history.status == ("wrong" if said else "ok")
+    assert said in (history.outcome.reason if history.outcome else "")
 
 
 def test_an_observation_without_its_outcome_does_not_count(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from mpi4py import MPI
@@ -15,16 +16,34 @@ from mpi4py import MPI
 from clusterbench.engine.mpi import prepare, seconds_of
 from clusterbench.errors import WrongResult
 
+OPERATIONS = (
+    "Allreduce",
+    "Reduce",
+    "Reduce_scatter_block",
+    "Allgather",
+    "Gather",
+    "Scatter",
+    "Alltoall",
+    "Bcast",
+    "Barrier",
+)
+
 
 class Broken:
-    """A communicator of which rank 1 gets one wrong element, or whose barrier holds nobody."""
+    """A communicator of which rank 1 gets one wrong element, or whose barrier holds nobody.
+
+    With ``later`` it is right in its first call, and from then on moves nothing.
+    """
 
     def __init__(self, comm, fault):
         self._comm = comm
         self._fault = fault
+        self._calls = Counter()
 
     def __getattr__(self, name):
         real = getattr(self._comm, name)
+        if self._fault == "later":
+            return self._once(name, real) if name in OPERATIONS else real
         if self._fault == "barrier" and name == "Barrier":
             return lambda: None
         if self._fault != name:
@@ -37,6 +56,13 @@ class Broken:
 
         return broken
 
+    def _once(self, name, real):
+        def called(*arguments):
+            self._calls[name] += 1
+            return real(*arguments) if self._calls[name] == 1 else None
+
+        return called
+
 
 def main(folder, points, fault):
     comm = MPI.COMM_WORLD.Dup()
@@ -48,7 +74,11 @@ def main(folder, points, fault):
         except WrongResult as error:
             found.append([str(error), []])
             continue
-        seconds = [] if fault else seconds_of(step, comm, point, 3, 1, lambda *_: None)
+        seconds = seconds_of(step, comm, point, 3, 1, lambda *_: None) if fault in ("", "later") else []
+        try:
+            evidence = dict(step.confirm(not fault or fault == "later")) or evidence
+        except WrongResult as error:
+            evidence = str(error)
         found.append([evidence, seconds])
     (folder / f"{comm.Get_rank()}.json").write_text(json.dumps(found))
     left = comm.Ibarrier()

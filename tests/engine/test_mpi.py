@@ -75,6 +75,13 @@ def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
     )
 
 
+def test_what_stops_moving_once_it_was_proven_is_found_behind_the_clock(tmp_path):
+    cases = [points(3, op, min_size=4096, max_size=4096)[0] for op in (*WHOLE, *IN_PARTS, BARRIER)]
+    for point, *of_ranks in zip(cases, *under_mpirun(3, tmp_path, cases, "later"), strict=True):
+        wrong = [evidence for evidence, seconds in of_ranks if str(evidence).startswith(f"{point['op']} gave wrong")]
+        assert wrong, point
+
+
 def test_a_barrier_that_holds_nobody_is_found_by_who_comes_last(tmp_path):
     *_, (last,) = under_mpirun(3, tmp_path, points(3, "barrier"), "barrier")
     assert last[0] == (

@@ -3,14 +3,17 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from clusterbench.benchmarks.matmul import Matmul
 from clusterbench.cluster import Cluster, Found, MachineOptions
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import run
 from clusterbench.launch.run import RunOptions
 from clusterbench.launchers import Started, launchers
+from tests.report.synthetic import case, observation, outcome, write_run
 
 
 def test_processes_of_another_mpi_are_found_out_before_anything_is_timed(monkeypatch):
@@ -54,6 +57,35 @@ def test_inside_a_launcher_there_is_nothing_to_continue(monkeypatch, launcher, s
     with pytest.raises(SuiteError) as caught:
         run.run(RunOptions(Path("s.yaml"), on_lost_host="continue"))
     assert str(caught.value) == said
+
+
+def described(torch: str = "2.9.0", gpu: str = "NVIDIA H100 80GB HBM3", port: str = "4: ACTIVE") -> dict[str, Any]:
+    ports = [{"state": port, "bits_per_s": 4e11, "link_layer": "InfiniBand"}]
+    return {"gpus": [{"name": gpu, "driver_version": "570.86"}], "packages": {"torch": torch}, "infiniband": ports}
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"n1": described(port="1: DOWN"), "n2": described(torch="2.10.0")}, ""),
+        ({"n1": described(torch="2.10.0")}, "torch 2.9.0 on host n1, where it is 2.10.0 now"),
+        ({"n1": described(gpu="NVIDIA H200")}, "gpu h100-sxm-80gb on host n1, where it is h200-sxm-141gb now"),
+    ],
+)
+def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, now, said):
+    """Its other repeats would be pooled with those of before, and environment.json describes a host once."""
+    planned = case("a", repeats=2)
+    begun = write_run(tmp_path / "begun", [planned], [], environment={"hosts": {"n1": described()}})
+    assert run._what_is_another(begun, begun.plan(), now) == ""  # nothing was measured yet
+    begun.record(outcome(planned), observation(planned))
+    assert run._what_is_another(begun, begun.plan(), now) == said
+
+
+def test_a_run_goes_on_with_the_version_of_a_benchmark_that_it_was_begun_with(tmp_path):
+    planned = case("m", benchmark="matmul", version=Matmul.version + 1, repeats=2)
+    begun = write_run(tmp_path / "begun", [planned], [(outcome(planned), observation(planned))])
+    other = f"version {Matmul.version + 1} of matmul, and this is version {Matmul.version}"
+    assert run._what_is_another(begun, begun.plan(), {}) == other
 
 
 def test_cpu_ranks_for_want_of_gpus_that_a_variable_hides_are_told():
