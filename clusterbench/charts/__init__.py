@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.cases import Reading
@@ -111,3 +111,17 @@ def said_of(name: str, sentence: str) -> str:
 def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table of cases") -> str:
     """Says what was too much to draw, and where the ``others`` are."""
     return f"Drawn are the first {drawn} of {count:,} {what}; {others}." if count > drawn else ""
+
+
+def bars_note(counts: Sequence[int], drawn: int, which: str, of_each: str) -> str:
+    """Says which bars stand for many, and where the others are; ``counts`` are those of the panels.
+
+    >>> bars_note([17], 12, "best", "a workload")
+    'Drawn are the 12 best of 17; 5 more are in the table behind the bars.'
+    """
+    more = sum(count - drawn for count in counts if count > drawn)
+    if not more:
+        return ""
+    of = of_each if len(counts) > 1 else f"{counts[0]:,}"
+    others = f"{more:,} more {'is' if more == 1 else 'are'} in the table behind the bars"
+    return f"Drawn are the {drawn} {which} of {of}; {others}."
