@@ -7,6 +7,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
         expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
         markers=[case.whole_memory() for case in shown],
         marker_name="the whole",
+        colours=memory_colours(parts),
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured},
         cases=[case.row.case for case in shown],
     ).panel()

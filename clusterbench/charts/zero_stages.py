@@ -7,6 +7,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names, titles
 from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
                     expected=planned,
                     markers=whole,
                     marker_name="the whole",
+                    colours=memory_colours(categories),
                     missing=missing,
                     cases=cases,
                 ).panel()
