@@ -43,6 +43,8 @@ class Chart(ABC, Generic[Data]):
         The chart of the same section that it follows; without one it begins the section.
     is_aside
         Whether its answer is about something beside the suite's question, and so never the report's own.
+    rests_on_times
+        Whether its answer speaks of how long iterations took, so that unsteady ones are a limit of it.
     glossary
         Words of the field that it brings.
     """
@@ -51,6 +53,7 @@ class Chart(ABC, Generic[Data]):
     section: ClassVar[Section]
     after: ClassVar[str] = ""
     is_aside: ClassVar[bool] = False
+    rests_on_times: ClassVar[bool] = True
     glossary: ClassVar[tuple[Word, ...]] = ()
 
     @abstractmethod
@@ -117,11 +120,11 @@ def bars_note(counts: Sequence[int], drawn: int, which: str, of_each: str) -> st
     """Says which bars stand for many, and where the others are; ``counts`` are those of the panels.
 
     >>> bars_note([17], 12, "best", "a workload")
-    'Drawn are the 12 best of 17; 5 more are in the table behind the bars.'
+    'Drawn are the best 12 of 17; 5 more are in the table behind the bars.'
     """
     more = sum(count - drawn for count in counts if count > drawn)
     if not more:
         return ""
     of = of_each if len(counts) > 1 else f"{counts[0]:,}"
     others = f"{more:,} more {'is' if more == 1 else 'are'} in the table behind the bars"
-    return f"Drawn are the {drawn} {which} of {of}; {others}."
+    return f"Drawn are the {which} {drawn} of {of}; {others}."

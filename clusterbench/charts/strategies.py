@@ -31,6 +31,7 @@ class Strategies(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Memory of all strategies side by side"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "top_config"
+    rests_on_times: ClassVar[bool] = False
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]

@@ -32,6 +32,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "ZeRO stages: memory at rest, memory at its peak, traffic"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "pipeline_bubble"
+    rests_on_times: ClassVar[bool] = False
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")

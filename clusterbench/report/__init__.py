@@ -269,6 +269,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "title": chart.title,
             "answer": chart.answer(data),
             "is_aside": chart.is_aside,
+            "rests_on_times": chart.rests_on_times,
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
             "panels": panels,
@@ -283,7 +284,7 @@ def _caution(reading: Reading) -> str:
 
 
 def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], set[str]]:
-    """What charts say of the question, and the cases that they draw; plainly that none does where that is so.
+    """What charts say of the question, and the cases whose times that rests on; plainly that none does where so.
 
     The first chart that says something answers; others join it that draw a benchmark which is in none before, and then
     a sentence on all benchmarks stands above them: no chart speaks for a tour of many.
@@ -296,7 +297,7 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
         drawn = {benchmark_of[case] for case in figure["cases"] if case in benchmark_of}
         if figure["answer"] and not figure["is_aside"] and (not said or drawn - answered) and len(said) < _MOST_ANSWERS:
             said.append(str(figure["answer"]))
-            rests_on |= figure["cases"]
+            rests_on |= figure["cases"] if figure["rests_on_times"] else set()
             answered |= drawn
     if said:
         return (*_tally(reading, len(said)), *(line for answer in said for line in answer.splitlines())), rests_on

@@ -84,7 +84,7 @@ def tour(path: Path, **ends: Any) -> tuple[Reading, list[Case]]:
 
 
 def drawn(answer: str, *cases: Case) -> dict[str, Any]:
-    return {"answer": answer, "is_aside": False, "cases": {each.id for each in cases}}
+    return {"answer": answer, "is_aside": False, "rests_on_times": True, "cases": {each.id for each in cases}}
 
 
 def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) -> None:
@@ -92,6 +92,14 @@ def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) ->
     figures = [drawn("tp1 is fastest.", steps), drawn("tp1 sends least.", steps), drawn("8 GB/s.", calls)]
     assert headline_of(reading, figures[:2]).answers == ("tp1 is fastest.",)
     assert headline_of(reading, figures).answers == ("tp1 is fastest.", "8 GB/s.")
+
+
+def test_an_answer_that_speaks_of_no_time_has_no_unsteady_cases_behind_it(tmp_path: Path) -> None:
+    wild = case("wild")
+    reading = read(write_run(tmp_path / "run", [wild], [(outcome(wild), observation(wild, [[0.01, 0.09] * 10] * 4))]))
+    held = drawn("dp4+zero1 holds least.", wild)
+    assert headline_of(reading, [held]).unsteady.startswith("Unsteady: ")
+    assert headline_of(reading, [{**held, "rests_on_times": False}]).unsteady == ""
 
 
 def test_of_a_tour_it_says_how_many_benchmarks_have_figures_and_how_the_others_ended(tmp_path: Path) -> None:
