@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.cases import Reading
@@ -109,6 +109,15 @@ def said_of(name: str, sentence: str) -> str:
     """A sentence about one workload, or one run, of several: its name before it, as it stands above its panels."""
     name = " ".join(name.split())
     return f"{name}: {sentence[0].lower()}{sentence[1:]}" if name and sentence else sentence
+
+
+def said_of_each(names: Iterable[str], sentences: Iterable[str]) -> str:
+    """A line for each workload of which there is something to say; ``names`` are those above their panels.
+
+    >>> said_of_each(["", ""], ["It fell.", ""]), said_of_each(["seq 8", "seq 16"], ["It fell.", "It rose."])
+    ('It fell.', 'seq 8: it fell.\\nseq 16: it rose.')
+    """
+    return "\n".join(filter(None, map(said_of, names, sentences)))
 
 
 def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table of cases") -> str:

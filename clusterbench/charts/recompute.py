@@ -45,7 +45,7 @@ class Recompute(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return next(filter(None, (_sentence(group, _title(group, data)) for group in data)), "")
+        return "\n".join(filter(None, (_sentence(group, _title(group, data)) for group in data[:MOST])))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")

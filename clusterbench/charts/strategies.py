@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 
@@ -48,7 +48,7 @@ class Strategies(Chart[list[list[Trained]]]):
         return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return said_of(titles(data)[0], _sentence(data[0]))
+        return said_of_each(titles(data)[:MOST], map(_sentence, data))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads") or curves_note(len(data[0]), MOST_BARS, "strategies")

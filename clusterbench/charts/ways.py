@@ -8,7 +8,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import apart, names, sharing
 from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
-from clusterbench.charts import Chart, Section, bars_note, curves_note, said_of
+from clusterbench.charts import Chart, Section, bars_note, curves_note, said_of_each
 from clusterbench.drawing.bars import Bars
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
@@ -60,8 +60,9 @@ class Ways(Chart[Choices]):
         return [panel for group in data.groups[:MOST] for panel in _panels(group, _title(group, data.groups))]
 
     def answer(self, data: Choices) -> str:
-        first, *others = data.groups
-        return said_of(_title(first, data.groups) if others else "", _sentence(first, data.histories))
+        groups = data.groups
+        names = (_title(group, groups) if len(groups) > 1 else "" for group in groups[:MOST])
+        return said_of_each(names, (_sentence(group, data.histories) for group in groups))
 
     def left_out(self, data: Choices) -> str:
         groups = data.groups
