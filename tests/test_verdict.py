@@ -463,7 +463,9 @@ def test_figures_that_are_unsteady_are_called_so_where_they_stand(
     _, lines, page = report_as_recorded
     assert "71 of 89 unsteady (4 ranks share 2 cores)" in lines[0]
     answer = page.split('<p class="answer">', 1)[1].split('<dl class="facts">', 1)[0]
-    assert re.search(r'<strong class="unsteady">Unsteady: \d+ of the \d+ cases behind this have iterations', answer)
+    assert re.search(
+        r'<strong class="unsteady">Unsteady: (all|\d+ of the) \d+ cases behind this have iterations', answer
+    )
     assert page.count("</span> Unstable: ") == 1  # one finding, with the list folded
     assert "Unstable: the machine, 71 of 89 unsteady: 4 ranks share 2 cores" in page
     assert "<summary>71 cases</summary>" in page
