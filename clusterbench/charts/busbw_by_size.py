@@ -85,7 +85,7 @@ class BusbwBySize(Chart[Sweep]):
         )
         reached = f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}"
         shares = (
-            f"{100 * (top.value or 0.0) / rate:.0f} % of {format_value(rate, 'B/s')} ({what})"
+            f"{_share(top.value or 0.0, rate)} {format_value(rate, 'B/s')} ({what})"
             for what, rate in data.limits.get(name, {}).items()
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
@@ -93,6 +93,11 @@ class BusbwBySize(Chart[Sweep]):
 
     def left_out(self, data: Sweep) -> str:
         return curves_note(len(data.bandwidth), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+
+
+def _share(value: float, rate: float) -> str:
+    """``58 % of``; of more than the rate, which then is no ceiling: ``5.3 times``."""
+    return f"{100 * value / rate:.0f} % of" if value < 1.005 * rate else f"{value / rate:.3g} times"
 
 
 def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dict[str, float]:

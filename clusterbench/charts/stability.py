@@ -14,7 +14,7 @@ from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
-from clusterbench.units import format_value, scale
+from clusterbench.units import digits, format_value, scale
 from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _sentence(course: Course) -> str:
     if outliers:
         slowest = outliers[0]
         whose = f", when rank {slowest.rank} on {legible(slowest.host)} was last" if course.world_size > 1 else ""
-        facts.append(f"the slowest takes {steadiness.max_over_median:.2f} times the median{whose}")
+        facts.append(f"the slowest takes {digits(steadiness.max_over_median, 3)} times the median{whose}")
         same = sum(other.rank == slowest.rank for other in outliers)
         if course.world_size > 1 and len(outliers) > 2 and same == len(outliers):
             facts.append(f"that rank is the last in all {same} above {UNSTABLE_MAX_OVER_MEDIAN} times the median")
@@ -275,7 +275,9 @@ def _subtitle(steadiness: Steadiness) -> str:
     of = scale("s", [steadiness.median_s])
     words = [f"median {of.text(steadiness.median_s, 3)} {of.unit}", f"variation {_percent(steadiness.cv)}"]
     is_interrupted = steadiness.max_over_median > UNSTABLE_MAX_OVER_MEDIAN
-    return ", ".join([*words, *([f"slowest {steadiness.max_over_median:.2f} × median"] if is_interrupted else [])])
+    return ", ".join(
+        [*words, *([f"slowest {digits(steadiness.max_over_median, 3)} × median"] if is_interrupted else [])]
+    )
 
 
 # The picture

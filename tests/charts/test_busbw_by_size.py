@@ -101,6 +101,11 @@ def test_within_a_node_the_data_sheet_is_a_level_and_the_answer_holds_against_it
     assert "GPU link, data sheet" in [text.get_text() for text in panel.figure.axes[0].texts]
 
 
+def test_more_than_a_measured_level_is_no_share_of_it() -> None:
+    rows = [*collective("all_reduce", 1e9, 92e9, num_nodes=2), matrix("nodes", 2, 46e9)]
+    assert BusbwBySize().answer(measured(rows)).endswith("at 2B, 2 times 46.0 GB/s (median link, measured, 2 nodes).")
+
+
 def test_between_nodes_what_was_measured_there_is_a_level_and_no_data_sheet() -> None:
     rows = [*collective("all_reduce", 1e9, 40e9, num_nodes=2), *collective("send_recv", 1e9, 48e9, num_nodes=2)]
     sweep = measured([*rows, matrix("nodes", 2, 46e9)], "NVIDIA H100 80GB HBM3")
