@@ -88,11 +88,13 @@ def test_what_proving_took_is_said_beside_the_time_of_the_cases() -> None:
     assert found.proven.sentence.endswith(" before the clock started (3.0 s of 20.0 s)")
 
 
-@pytest.mark.parametrize("status", ["failed", "timeout", "out_of_memory"])
-def test_incomplete_is_1_and_says_what_is_missing(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"), [("failed", "failed"), ("timeout", "timed out"), ("out_of_memory", "out of memory")]
+)
+def test_incomplete_is_1_and_says_what_is_missing(status: str, said: str) -> None:
     found = judged(good(ONE), (outcome(TWO, status, reason="it broke"), None))
     assert (found.measured.word, found.tone, found.failing) == ("INCOMPLETE", "bad", ("incomplete",))
-    assert found.measured.sentence == f"1 of 2 cases; 1 {status.replace('_', ' ')}"
+    assert found.measured.sentence == f"1 of 2 cases; 1 {said}"
 
 
 def test_a_case_that_fails_in_each_repeat_is_one() -> None:
