@@ -129,11 +129,11 @@ def bars_note(counts: Sequence[int], drawn: int, which: str, of_each: str) -> st
     """Says which bars stand for many, and where the others are; ``counts`` are those of the panels.
 
     >>> bars_note([17], 12, "best", "a workload")
-    'Drawn are the best 12 of 17; 5 more are in the table behind the bars.'
+    'Drawn are 12 of 17, the best first; 5 more are in the table behind the bars.'
     """
     more = sum(count - drawn for count in counts if count > drawn)
     if not more:
         return ""
     of = of_each if len(counts) > 1 else f"{counts[0]:,}"
     others = f"{more:,} more {'is' if more == 1 else 'are'} in the table behind the bars"
-    return f"Drawn are the {which} {drawn} of {of}; {others}."
+    return f"Drawn are {drawn} of {of}, the {which} first; {others}."

@@ -108,7 +108,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
     """The best as bars; the others are in the table behind them."""
     name = names(case.row for case in group)
     ranked = sorted(group, key=lambda case: -_speed(case))
-    best = f"\nthe best {MOST_BARS} of {len(group):,}" if len(group) > MOST_BARS else ""
+    best = f"\n{MOST_BARS} of {len(group):,}, the best first" if len(group) > MOST_BARS else ""
     return Bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}{best}",
         [name(case.row) for case in ranked],

@@ -73,7 +73,7 @@ class PlantedFaults(Chart[Drilled]):
         return f"{_came_to_light(data.planted)} {_ran(data.after)}".strip()
 
     def left_out(self, data: Drilled) -> str:
-        return bars_note([len(data.planted)], MOST_BARS, "first", "")
+        return bars_note([len(data.planted)], MOST_BARS, "slowest", "")
 
 
 def _is_planted(history: History) -> bool:

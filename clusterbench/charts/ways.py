@@ -100,7 +100,7 @@ def _ways(group: Sequence[Trained]) -> dict[str, str]:
 def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     ways = _ways(group)
     shown = sorted(group, key=lambda case: -_speed(case))
-    best = f"\nthe fastest {MOST_BARS} of {len(shown):,}" if len(shown) > MOST_BARS else ""
+    best = f"\n{MOST_BARS} of {len(shown):,}, the fastest first" if len(shown) > MOST_BARS else ""
     cases = [case.row.case for case in shown]
     labels = [ways[case] for case in cases]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)}

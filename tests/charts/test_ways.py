@@ -80,8 +80,8 @@ def test_of_many_the_fastest_twelve_are_bars_and_the_table_behind_them_has_all()
     assert data is not None
     for panel in chart.draw(data):
         assert len(panel.figure.axes[0].get_yticks()) == 12
-        assert panel.title.endswith("tp1 the fastest 12 of 16")
+        assert panel.title.endswith("tp1 12 of 16, the fastest first")
         assert len(panel.entries) == 16
         assert [entry.area is None for entry in panel.entries] == [False] * 12 + [True] * 4
         assert panel.entries[-1].cells[-1] == "timeout"
-    assert chart.left_out(data) == "Drawn are the fastest 12 of 16; 4 more are in the table behind the bars."
+    assert chart.left_out(data) == "Drawn are 12 of 16, the fastest first; 4 more are in the table behind the bars."
