@@ -52,7 +52,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
         yield Shown(
             name=of_panel,
             title=panel.title or chart.title,
-            figure=Markup(svg(panel, of_panel, f"{chart.title}, panel {number + 1}: {panel.title}".removesuffix(": "))),
+            figure=Markup(svg(panel, of_panel, f"{chart.title}, panel {number + 1}")),
             width=round(72 * panel.figure.get_figwidth()),
             columns=[(panel.columns[number].name, kinds[number]) for number in filled],
             lines=list(_lines(panel, filled, places)),

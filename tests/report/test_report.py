@@ -73,13 +73,6 @@ def test_cases_that_were_refused_are_no_answer_and_are_counted(tmp_path: Path) -
     )
 
 
-def test_a_screen_reader_hears_what_a_panel_shows(tmp_path: Path) -> None:
-    page = render_report(tp_scale_run(tmp_path / "run")).path.read_text()
-    about = "Throughput per rank and peak memory against tensor parallelism, panel"
-    assert f'aria-label="{about} 1: Throughput per rank"' in page
-    assert f'aria-label="{about} 2: Peak memory per rank"' in page
-
-
 def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
     report = render_report(tp_scale_run(tmp_path / "run"))
     question, answer, *_ = report.text.splitlines()
