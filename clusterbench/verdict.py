@@ -30,7 +30,7 @@ _WRONG: tuple[str, Tone] = ("WRONG", "bad")
 _NOT_PROVEN: tuple[str, Tone] = ("NOT PROVEN", "open")
 _STEPS = ("train_step", LONE_RANK)
 _NAMED = 3  # culprits, mistakes or parts in a sentence
-_ENDS = {"out_of_memory": "out of memory", NOT_RUN: "not run yet"}
+_ENDS = {"out_of_memory": "out of memory", "timeout": "timed out", NOT_RUN: "not run yet"}
 
 
 @dataclass(frozen=True)

@@ -88,11 +88,13 @@ def test_what_proving_took_is_said_beside_the_time_of_the_cases() -> None:
     assert found.proven.sentence.endswith(" before the clock started (3.0 s of 20.0 s)")
 
 
-@pytest.mark.parametrize("status", ["failed", "timeout", "out_of_memory"])
-def test_incomplete_is_1_and_says_what_is_missing(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"), [("failed", "failed"), ("timeout", "timed out"), ("out_of_memory", "out of memory")]
+)
+def test_incomplete_is_1_and_says_what_is_missing(status: str, said: str) -> None:
     found = judged(good(ONE), (outcome(TWO, status, reason="it broke"), None))
     assert (found.measured.word, found.tone, found.failing) == ("INCOMPLETE", "bad", ("incomplete",))
-    assert found.measured.sentence == f"1 of 2 cases; 1 {status.replace('_', ' ')}"
+    assert found.measured.sentence == f"1 of 2 cases; 1 {said}"
 
 
 def test_a_case_that_fails_in_each_repeat_is_one() -> None:
@@ -492,7 +494,9 @@ def test_figures_that_are_unsteady_are_called_so_where_they_stand(
     _, lines, page = report_as_recorded
     assert "71 of 89 unsteady (4 ranks share 2 cores)" in lines[0]
     answer = page.split('<p class="answer">', 1)[1].split('<dl class="facts">', 1)[0]
-    assert re.search(r'<strong class="unsteady">Unsteady: \d+ of the \d+ cases behind this have iterations', answer)
+    assert re.search(
+        r'<strong class="unsteady">Unsteady: (all|\d+ of the) \d+ cases behind this have iterations', answer
+    )
     assert page.count("</span> Unstable: ") == 1  # one finding, with the list folded
     assert "Unstable: the machine, 71 of 89 unsteady: 4 ranks share 2 cores" in page
     assert "<summary>71 cases</summary>" in page

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 
 from clusterbench.errors import LayoutError
+from clusterbench.job.passes import CATEGORIES
 from clusterbench.layout import FOLLOWS_LAYOUT, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel import parallelisms
@@ -116,9 +117,14 @@ def are_most(groups: Iterable[Sequence[Trained]], cases: Sequence[Trained]) -> b
 
 
 def memory_parts(cases: Iterable[Trained]) -> list[str]:
-    """Categories of peak memory that are parts of the whole."""
-    categories = dict.fromkeys(name for case in cases for name in case.details("peak_memory"))
-    return [name for name in categories if name not in (*TOTAL_MEMORY, *OTHER_VIEWS)]
+    """Categories of peak memory that are parts of the whole, in order."""
+    categories = {name for case in cases for name in case.details("peak_memory")}
+    return in_order(categories.difference(TOTAL_MEMORY, OTHER_VIEWS))
+
+
+def in_order(categories: Set[str]) -> list[str]:
+    """Categories of memory as all figures stack them; those that this package does not know stand last."""
+    return [*filter(categories.__contains__, CATEGORIES), *sorted(categories - {*CATEGORIES})]
 
 
 def change(before: float, after: float, unit: str) -> str:

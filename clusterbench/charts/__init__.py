@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 from clusterbench.cases import Reading
@@ -43,6 +43,8 @@ class Chart(ABC, Generic[Data]):
         The chart of the same section that it follows; without one it begins the section.
     is_aside
         Whether its answer is about something beside the suite's question, and so never the report's own.
+    rests_on_times
+        Whether its answer speaks of how long iterations took, so that unsteady ones are a limit of it.
     glossary
         Words of the field that it brings.
     """
@@ -51,6 +53,7 @@ class Chart(ABC, Generic[Data]):
     section: ClassVar[Section]
     after: ClassVar[str] = ""
     is_aside: ClassVar[bool] = False
+    rests_on_times: ClassVar[bool] = True
     glossary: ClassVar[tuple[Word, ...]] = ()
 
     @abstractmethod
@@ -108,6 +111,29 @@ def said_of(name: str, sentence: str) -> str:
     return f"{name}: {sentence[0].lower()}{sentence[1:]}" if name and sentence else sentence
 
 
+def said_of_each(names: Iterable[str], sentences: Iterable[str]) -> str:
+    """A line for each workload of which there is something to say; ``names`` are those above their panels.
+
+    >>> said_of_each(["", ""], ["It fell.", ""]), said_of_each(["seq 8", "seq 16"], ["It fell.", "It rose."])
+    ('It fell.', 'seq 8: it fell.\\nseq 16: it rose.')
+    """
+    return "\n".join(filter(None, map(said_of, names, sentences)))
+
+
 def curves_note(count: int, drawn: int, what: str, others: str = "all are in the table of cases") -> str:
     """Says what was too much to draw, and where the ``others`` are."""
     return f"Drawn are the first {drawn} of {count:,} {what}; {others}." if count > drawn else ""
+
+
+def bars_note(counts: Sequence[int], drawn: int, which: str, of_each: str) -> str:
+    """Says which bars stand for many, and where the others are; ``counts`` are those of the panels.
+
+    >>> bars_note([17], 12, "best", "a workload")
+    'Drawn are 12 of 17, the best first; 5 more are in the table behind the bars.'
+    """
+    more = sum(count - drawn for count in counts if count > drawn)
+    if not more:
+        return ""
+    of = of_each if len(counts) > 1 else f"{counts[0]:,}"
+    others = f"{more:,} more {'is' if more == 1 else 'are'} in the table behind the bars"
+    return f"Drawn are {drawn} of {of}, the {which} first; {others}."

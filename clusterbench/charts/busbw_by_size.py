@@ -27,6 +27,11 @@ class Sweep:
     latency: list[Series]
     limits: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    @property
+    def names(self) -> list[str]:
+        """Of all curves, those with a bandwidth first."""
+        return list(dict.fromkeys(curve.name for curve in (*self.bandwidth, *self.latency)))
+
 
 class BusbwBySize(Chart[Sweep]):
     """Bus bandwidth and time of a call against message size.
@@ -64,16 +69,20 @@ class BusbwBySize(Chart[Sweep]):
         return Sweep(bandwidth, latency, limits)
 
     def draw(self, data: Sweep) -> list[Panel]:
-        bandwidth, latency = _panels(data.bandwidth), _panels(data.latency)
         figures = []
-        for number in range(max(len(bandwidth), len(latency))):
-            for title, panels, unit in (("Bus bandwidth", bandwidth, "B/s"), ("Time of one call", latency, "s")):
-                if number < len(panels):
-                    ticks = {mark.x: format_bytes(mark.x) for curve in panels[number] for mark in curve.marks}
-                    levels = _levels(panels[number], data.limits) if unit == "B/s" else {}
+        for names in _panels(data.names):
+            # a curve looks alike in both
+            for title, series, unit in (
+                ("Bus bandwidth", data.bandwidth, "B/s"),
+                ("Time of one call", data.latency, "s"),
+            ):
+                if curves := [curve for curve in series if curve.name in names]:
+                    ticks = {mark.x: format_bytes(mark.x) for curve in curves for mark in curve.marks}
+                    levels = _levels(curves, data.limits) if unit == "B/s" else {}
+                    numbers = [names.index(curve.name) for curve in curves]
                     figures.append(
                         Lines(
-                            title, panels[number], unit, ticks, x_label="message size", logarithmic=True, levels=levels
+                            title, curves, unit, ticks, "message size", logarithmic=True, levels=levels, numbers=numbers
                         ).panel()
                     )
         return figures
@@ -85,14 +94,19 @@ class BusbwBySize(Chart[Sweep]):
         )
         reached = f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}"
         shares = (
-            f"{100 * (top.value or 0.0) / rate:.0f} % of {format_value(rate, 'B/s')} ({what})"
+            f"{_share(top.value or 0.0, rate)} {format_value(rate, 'B/s')} ({what})"
             for what, rate in data.limits.get(name, {}).items()
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
         return ", ".join([reached, *shares]) + "."
 
     def left_out(self, data: Sweep) -> str:
-        return curves_note(len(data.bandwidth), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+        return curves_note(len(data.names), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+
+
+def _share(value: float, rate: float) -> str:
+    """``58 % of``; of more than the rate, which then is no ceiling: ``5.3 times``."""
+    return f"{100 * value / rate:.0f} % of" if value < 1.005 * rate else f"{value / rate:.3g} times"
 
 
 def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -105,9 +119,9 @@ def _is_part_of_a_sweep(row: Row) -> bool:
     return row.status != "refused" and isinstance(row.point.get("size_bytes"), (int, float))
 
 
-def _panels(series: Sequence[Series]) -> list[Sequence[Series]]:
-    starts = range(0, min(len(series), MOST_IN_A_PANEL * MOST_PANELS), MOST_IN_A_PANEL)
-    return [series[start : start + MOST_IN_A_PANEL] for start in starts]
+def _panels(names: Sequence[str]) -> list[Sequence[str]]:
+    starts = range(0, min(len(names), MOST_IN_A_PANEL * MOST_PANELS), MOST_IN_A_PANEL)
+    return [names[start : start + MOST_IN_A_PANEL] for start in starts]
 
 
 def _series(name: str, marks: list[Mark], gaps: dict[str, list[Mark]]) -> Series:

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
-from clusterbench.cases.trained import Trained, are_most, changes, groups_of
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.cases.trained import Trained, are_most, changes, groups_of, said
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
-MOST = 3
+MOST = 4
 SPEED, MEMORY = ("tokens_per_s_per_rank",), ("peak_memory", "activations")
 
 
@@ -44,24 +44,32 @@ class ContextScaling(Chart[list[Curve]]):
 
     def select(self, reading: Reading) -> list[Curve] | None:
         cases = reading.trained_with("tokens_per_s_per_rank", "peak_memory")
-        if len({case.layout.cp for case in cases}) < 2:
+        ways = [_groups(cases, alike) for alike in (_same_replicas, _same_ranks)]
+        ways = [groups for groups in ways if groups and are_most(groups, cases)]
+        if not ways:
             return None
-        for alike in (_same_replicas, _same_ranks):
-            groups = groups_of(cases, alike, frozenset({"context"}))
-            groups = [group for group in groups if len({case.layout.cp for case in group if case.is_measured}) > 1]
-            if groups and are_most(groups, cases):
-                names = groups_apart([[case.row for case in group] for group in groups])
-                return [_curve(name, group) for name, group in zip(names, groups, strict=True)]
-        return None
+        groups = max(ways, key=lambda groups: max(map(_num_degrees, groups)))
+        names = groups_apart([[case.row for case in group] for group in groups])
+        return [_curve(name, group) for name, group in zip(names, groups, strict=True)]
 
     def draw(self, data: list[Curve]) -> list[Panel]:
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
 
     def answer(self, data: list[Curve]) -> str:
-        return said_of(data[0].name if len(data) > 1 else "", _sentence(data[0]))
+        return said_of_each((curve.name for curve in data[:MOST]), map(_sentence, data))
 
     def left_out(self, data: list[Curve]) -> str:
         return curves_note(len(data), MOST, "workloads")
+
+
+def _groups(cases: Sequence[Trained], alike: Callable[[Trained], tuple[object, ...]]) -> list[list[Trained]]:
+    groups = groups_of(cases, alike, frozenset({"context"}))
+    return [group for group in groups if _num_degrees(group) > 1]
+
+
+def _num_degrees(group: Sequence[Trained]) -> int:
+    """How many degrees have a figure."""
+    return len({case.layout.cp for case in group if case.is_measured})
 
 
 def _rest(layout_of: Trained) -> tuple[object, ...]:
@@ -73,7 +81,7 @@ def _same_replicas(case: Trained) -> tuple[object, ...]:
 
 
 def _same_ranks(case: Trained) -> tuple[object, ...]:
-    return *_rest(case), "ranks", case.layout.world_size
+    return *_rest(case), "ranks", case.layout.world_size, case.row.num_nodes
 
 
 def _curve(name: str, group: Sequence[Trained]) -> Curve:
@@ -126,8 +134,10 @@ def _sentence(curve: Curve) -> str:
     worst = min(ends, key=lambda kind: ends[kind].value or 0.0)
     if worst != best:
         sentence += f" ({worst}: {100 * (ends[worst].value or 0.0) / (start.value or 1.0):.0f} %)"
+    gaps = [mark for mark in curve.throughput[best].marks if mark.value is None]
+    lost = "".join(f"; cp{mark.x:.0f}: {said(mark.status)}" for mark in gaps)
     held = {mark.x: mark.value for mark in curve.activations[best].measured}
     before, after = held.get(start.x), held.get(degree)
     if not before or not after:
-        return f"{sentence}."
-    return f"{sentence} and {changes('peak activations', before, after, 'B')}."
+        return f"{sentence}{lost}."
+    return f"{sentence} and {changes('peak activations', before, after, 'B')}{lost}."

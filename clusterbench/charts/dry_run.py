@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
+from clusterbench.cases.trained import in_order, said
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Panel, Story
 from clusterbench.expected.fits import fit
@@ -89,28 +91,30 @@ class DryRun(Chart[Dry]):
     def draw(self, data: Dry) -> list[Panel]:
         shown = data.cases[:MOST]
         parts = [case.parts for case in shown]
-        # in one order, so that a category has one colour in both
-        categories = dict.fromkeys(category for case in shown for category in case.peaks)
+        categories = in_order({category for case in shown for category in case.peaks})
+        colours = memory_colours(categories)
         return [
             _with_stories(
                 shown,
                 Bars(
                     "Memory of the fullest rank at its peak",
                     [case.label for case in shown],
-                    {name.replace("_", " "): [of_case.get(name) for of_case in parts] for name in categories},
+                    {said(name): [of_case.get(name) for of_case in parts] for name in categories},
                     "B",
                     missing={number: case.status for number, case in enumerate(shown) if case.rank is None},
                     cases=[case.case for case in shown],
+                    colours=colours,
                     limit=("capacity as sold", data.memory_bytes) if data.memory_bytes else None,
                 ).panel(),
             ),
             Bars(
                 "Each category at its own peak, any rank",
                 [case.label for case in shown],
-                {name.replace("_", " "): [_value(case, name) for case in shown] for name in categories},
+                {said(name): [_value(case, name) for case in shown] for name in categories},
                 "B",
-                expected={name.replace("_", " "): [_expected(case, name) for case in shown] for name in categories},
+                expected={said(name): [_expected(case, name) for case in shown] for name in categories},
                 cases=[case.case for case in shown],
+                colours=colours,
             ).panel(),
         ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import titles
 from clusterbench.cases.trained import Trained, are_most, groups_of, said
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import scale
 
@@ -44,7 +44,7 @@ class ExpertScaling(Chart[list[list[Trained]]]):
         return [figure for group, under in groups for figure in _panels(group, under)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return said_of(titles(data)[0], _sentence(data[0]))
+        return said_of_each(titles(data)[:MOST], map(_sentence, data))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads")

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, groups_of, said
-from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts import Chart, Section, bars_note, curves_note
 from clusterbench.drawing.bars import Bars
-from clusterbench.drawing.panel import Entry, Panel
 from clusterbench.layout import AXES
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
-from clusterbench.words import few, legible, plural
+from clusterbench.words import few, plural
+
+if TYPE_CHECKING:
+    from clusterbench.drawing.panel import Panel
 
 MOST, MOST_BARS = 8, 12
 _MOST_TIED = 3
@@ -76,17 +78,10 @@ class Layouts(Chart[Ranked]):
         return f"{text[0].upper()}{text[1:]}"
 
     def left_out(self, data: Ranked) -> str:
-        notes = curves_note(len(data.mixed), MOST, "workloads"), _not_drawn(data.mixed), _alone(data.groups)
+        mixed = data.mixed
+        cut = bars_note([len(group) for group in mixed[:MOST]], MOST_BARS, "best", "a workload")
+        notes = curves_note(len(mixed), MOST, "workloads"), cut, _alone(data.groups)
         return " ".join(filter(None, notes))
-
-
-def _not_drawn(groups: Sequence[list[Trained]]) -> str:
-    """How many layouts have no bar as there are too many of them, and where they are."""
-    cut = [len(group) - MOST_BARS for group in groups[:MOST] if len(group) > MOST_BARS]
-    if not cut:
-        return ""
-    more = f"{sum(cut):,} more {'is' if sum(cut) == 1 else 'are'} in the table behind the bars"
-    return f"Drawn are the {MOST_BARS} best of {'a workload' if len(groups) > 1 else f'{len(groups[0]):,}'}; {more}."
 
 
 def _alone(groups: Sequence[list[Trained]]) -> str:
@@ -113,22 +108,16 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
     """The best as bars; the others are in the table behind them."""
     name = names(case.row for case in group)
     ranked = sorted(group, key=lambda case: -_speed(case))
-    shown, others = ranked[:MOST_BARS], ranked[MOST_BARS:]
-    best = f"\nthe best {len(shown)} of {len(group):,}" if others else ""
-    panel = Bars(
+    best = f"\n{MOST_BARS} of {len(group):,}, the best first" if len(group) > MOST_BARS else ""
+    return Bars(
         f"Throughput per rank on {group[0].layout.world_size} ranks{under}{best}",
-        [name(case.row) for case in shown],
-        {"throughput": [case.value("tokens_per_s_per_rank") for case in shown]},
+        [name(case.row) for case in ranked],
+        {"throughput": [case.value("tokens_per_s_per_rank") for case in ranked]},
         "tokens/s",
-        missing={number: _ended(case) for number, case in enumerate(shown) if not _speed(case)},
-        cases=[case.row.case for case in shown],
+        missing={number: said(case.row.status) for number, case in enumerate(ranked) if not _speed(case)},
+        cases=[case.row.case for case in ranked],
+        most=MOST_BARS,
     ).panel()
-    behind = (Entry((legible(name(case.row)), _speed(case) or None, _ended(case)), case.row.case) for case in others)
-    return replace(panel, entries=(*panel.entries, *behind))
-
-
-def _ended(case: Trained) -> str:
-    return "" if _speed(case) else said(case.row.status)
 
 
 def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[str, History]) -> str:

@@ -90,9 +90,12 @@ class LinkMatrix(Chart[list[Picture]]):
         # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
         sound = [value for cell, value in values.items() if not any(_is_of(fault, *cell) for fault in matrix.slow)]
         usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
+        slowest, its_rate = f"{matrix.names[source]} -> {matrix.names[part]}", format_value(values[source, part], "B/s")
+        one = f"carries {its_rate} ({slowest}{', the slower way' if len(values) > 1 else ''})"
+        many = f"median{of_others} {format_value(usual, 'B/s')}, slowest {slowest} with {its_rate}"
+        measured = f"Of {total:,} links {covered:,} {'was' if covered == 1 else 'were'} measured: "
         sentences = [
-            f"Of {total:,} links {covered:,} were measured: median{of_others} {format_value(usual, 'B/s')}, slowest "
-            f"{matrix.names[source]} -> {matrix.names[part]} with {format_value(values[source, part], 'B/s')}.",
+            f"The one link {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
             _judgement(matrix),
             *_latencies(picture.matrix for picture in data),
         ]
@@ -117,7 +120,8 @@ def _latencies(matrices: Iterable[Matrix]) -> Iterator[str]:
     for matrix in matrices:
         values = [row.value for row in matrix.cells.values() if row.value is not None]
         if matrix.metric == "pair_latency" and values:
-            yield f"Latency is {format_value(min(values), 's')} to {format_value(max(values), 's')}."
+            ends = dict.fromkeys(format_value(end, "s") for end in (min(values), max(values)))
+            yield f"Latency is {' to '.join(ends)}."
             return
 
 

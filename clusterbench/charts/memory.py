@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.cases.trained import OTHER_VIEWS, TOTAL_MEMORY, Trained, memory_parts, workloads
+from clusterbench.cases.trained import OTHER_VIEWS, TOTAL_MEMORY, Trained, in_order, memory_parts, said, workloads
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.run_folder.records import MOST as LARGEST
@@ -110,18 +111,19 @@ class Memory(Chart[Held]):
 
     def draw(self, data: Held) -> list[Panel]:
         shown, capacity = data.bars[:MOST], data.capacity
-        names = list(dict.fromkeys(name for bar in shown for name in bar.parts))
+        names = in_order({name for bar in shown for name in bar.parts})
         return [
             Bars(
                 "Peak memory per rank",
                 [bar.label for bar in shown],
-                {name.replace("_", " "): [bar.parts.get(name) for bar in shown] for name in names},
+                {said(name): [bar.parts.get(name) for bar in shown] for name in names},
                 "B",
-                expected={name.replace("_", " "): [bar.expected.get(name) for bar in shown] for name in names},
+                expected={said(name): [bar.expected.get(name) for bar in shown] for name in names},
                 markers=[bar.total for bar in shown],
                 marker_name="the whole",
                 missing={number: bar.status for number, bar in enumerate(shown) if not bar.parts},
                 cases=[bar.case for bar in shown],
+                colours=memory_colours(names),
                 limit=(capacity.name, capacity.size_bytes) if capacity else None,
             ).panel()
         ]

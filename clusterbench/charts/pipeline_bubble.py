@@ -7,6 +7,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
 from clusterbench.cases.trained import Trained, are_most, groups_of, said
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
@@ -81,9 +82,17 @@ def _panels(group: Sequence[Trained], title: str) -> list[Panel]:
     ]
     if any(held):
         planned = [case.expected("peak_memory", "activations") for case in shown]
-        name = f"Peak activations, fullest rank\n{title}"
         figures.append(
-            Bars(name, labels, {"activations": held}, "B", markers=planned, missing=missing, cases=cases).panel()
+            Bars(
+                f"Peak activations, fullest rank\n{title}",
+                labels,
+                {"activations": held},
+                "B",
+                markers=planned,
+                missing=missing,
+                cases=cases,
+                colours=memory_colours(["activations"]),
+            ).panel()
         )
     return figures
 

@@ -7,6 +7,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import format_value
 
@@ -44,7 +45,7 @@ class Recompute(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return next(filter(None, (_sentence(group, _title(group, data)) for group in data)), "")
+        return "\n".join(filter(None, (_sentence(group, _title(group, data)) for group in data[:MOST])))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")
@@ -72,6 +73,7 @@ def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
         expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
         markers=[case.whole_memory() for case in shown],
         marker_name="the whole",
+        colours=memory_colours(parts),
         missing=missing,
         cases=cases,
     ).panel()

@@ -14,7 +14,7 @@ from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
 from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
-from clusterbench.units import format_value, scale
+from clusterbench.units import digits, format_value, scale
 from clusterbench.words import legible, plural
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _sentence(course: Course) -> str:
     if outliers:
         slowest = outliers[0]
         whose = f", when rank {slowest.rank} on {legible(slowest.host)} was last" if course.world_size > 1 else ""
-        facts.append(f"the slowest takes {steadiness.max_over_median:.2f} times the median{whose}")
+        facts.append(f"the slowest takes {digits(steadiness.max_over_median, 3)} times the median{whose}")
         same = sum(other.rank == slowest.rank for other in outliers)
         if course.world_size > 1 and len(outliers) > 2 and same == len(outliers):
             facts.append(f"that rank is the last in all {same} above {UNSTABLE_MAX_OVER_MEDIAN} times the median")
@@ -273,9 +273,13 @@ def _longer(change: float) -> str:
 
 def _subtitle(steadiness: Steadiness) -> str:
     of = scale("s", [steadiness.median_s])
-    words = [f"median {of.text(steadiness.median_s, 3)} {of.unit}", f"variation {_percent(steadiness.cv)}"]
-    is_interrupted = steadiness.max_over_median > UNSTABLE_MAX_OVER_MEDIAN
-    return ", ".join([*words, *([f"slowest {steadiness.max_over_median:.2f} × median"] if is_interrupted else [])])
+    words = [f"median {of.text(steadiness.median_s, 3)} {of.unit}"]  # short: a line of a figure holds 72 letters
+    if steadiness.max_over_median > UNSTABLE_MAX_OVER_MEDIAN:
+        words.append(f"slowest {digits(steadiness.max_over_median, 3)} ×")
+    words.append(f"variation {_percent(steadiness.cv)}")
+    if (drift := steadiness.drift) is not None:
+        words.append(f"last fifth {'+' if drift > 0 else '-'}{_percent(abs(drift))}")
+    return ", ".join(words)
 
 
 # The picture
@@ -323,7 +327,7 @@ def _panel(course: Course) -> Panel:
     _draw_outliers(axes, above, of, top_s)
     _name_outliers(axes, above, of, top_s, end, course.world_size > 1)
     if steadiness.drift is not None:
-        _draw_drift(axes, [point for placed in repeats for point in placed], of, steadiness.drift)
+        _draw_drift(axes, [point for placed in repeats for point in placed], of)
     _label_iterations(axes, repeats)
     axes.set_xlim(-0.02 * end, 1.02 * end)
     axes.set_ylim(0, of(top_s))
@@ -399,16 +403,12 @@ def _name_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float
             break
 
 
-def _draw_drift(axes: Axes, placed: Sequence[_Placed], of: Scale, change: float) -> None:
+def _draw_drift(axes: Axes, placed: Sequence[_Placed], of: Scale) -> None:
     """The medians of the first and the last fifth, as two levels."""
     fifth = len(placed) // 5
     for some in (placed[:fifth], placed[-fifth:]):
         level = of(median([point.iteration.time_s for point in some]))
         axes.plot([some[0].x, some[-1].x], [level, level], color=INK, linewidth=2.2, solid_capstyle="butt")
-    words = f"last fifth {_percent(abs(change))} {_longer(change)}"
-    axes.annotate(
-        words, (placed[-1].x, level), (0, -9), textcoords="offset points", ha="right", va="top", fontsize=7.5, color=INK
-    )
 
 
 def _label_iterations(axes: Axes, repeats: Sequence[Sequence[_Placed]]) -> None:

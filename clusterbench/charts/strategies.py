@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
 from clusterbench.cases.trained import Trained, change, groups_of, memory_parts, said
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Strategies(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "Memory of all strategies side by side"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "top_config"
+    rests_on_times: ClassVar[bool] = False
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = [case for case in reading.trained_with("peak_memory") if case.row.status != "refused"]
@@ -46,7 +48,7 @@ class Strategies(Chart[list[list[Trained]]]):
         return [_bars(group, under) for group, under in zip(data[:MOST], titles(data), strict=False)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return said_of(titles(data)[0], _sentence(data[0]))
+        return said_of_each(titles(data)[:MOST], map(_sentence, data))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads") or curves_note(len(data[0]), MOST_BARS, "strategies")
@@ -78,6 +80,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
         expected={said(name): [case.expected("peak_memory", name) for case in shown] for name in parts},
         markers=[case.whole_memory() for case in shown],
         marker_name="the whole",
+        colours=memory_colours(parts),
         missing={number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured},
         cases=[case.row.case for case in shown],
     ).panel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from clusterbench.cases import Reading
 from clusterbench.cases.names import NODES, apart, groups_apart
 from clusterbench.cases.trained import TOTAL_MEMORY, Trained, workloads
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.layout import ParallelLayout
 from clusterbench.rows import Row
@@ -108,8 +108,8 @@ class TensorScaling(Chart[list[Curve]]):
         return [figure for curve in data[:MOST] for figure in _panels(curve, curve.name if len(data) > 1 else "")]
 
     def answer(self, data: list[Curve]) -> str:
-        sentences = " ".join(sentence for sentence in (_fall(data[0]), _saving(data[0])) if sentence)
-        return said_of(data[0].name if len(data) > 1 else "", sentences)
+        names = (curve.name if len(data) > 1 else "" for curve in data[:MOST])
+        return said_of_each(names, (" ".join(filter(None, (_fall(curve), _saving(curve)))) for curve in data))
 
     def left_out(self, data: list[Curve]) -> str:
         return curves_note(len(data), MOST, "workloads")

@@ -8,7 +8,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import apart, names, sharing
 from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, bars_note, curves_note, said_of_each
 from clusterbench.drawing.bars import Bars
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
@@ -16,7 +16,7 @@ from clusterbench.units import format_value
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
-MOST, MOST_BARS = 4, 40
+MOST, MOST_BARS = 4, 12
 FEWEST = 3
 OF_BFLOAT16 = "datasheet bfloat16"
 """The peak that a step with eight-bit products is held against beside that of eight bits."""
@@ -40,9 +40,9 @@ class Ways(Chart[Choices]):
     Bars of one panel train the same model on the same batch with the same layout; what differs is how: precision,
     compiler, kernels, recomputation, micro-batches. A bar beside it is the MFU by the palm convention, the diamond the
     one that counts the embedding as well (palm_6n), both over the datasheet's peak of what is computed in; of a step
-    with eight-bit products over that of bfloat16, so that bars can be compared. Ways that compute in fewer bits do not
-    compute the same; how far they may be from one rank stands with their proof. On CPU ranks the order says nothing
-    about GPUs.
+    with eight-bit products over that of bfloat16, so that bars can be compared. Of many the fastest twelve are drawn,
+    and the table behind the bars has all. Ways that compute in fewer bits do not compute the same; how far they may be
+    from one rank stands with their proof. On CPU ranks the order says nothing about GPUs.
     """
 
     title: ClassVar[str] = "Ways to do one step, ranked by throughput per rank"
@@ -60,12 +60,14 @@ class Ways(Chart[Choices]):
         return [panel for group in data.groups[:MOST] for panel in _panels(group, _title(group, data.groups))]
 
     def answer(self, data: Choices) -> str:
-        first, *others = data.groups
-        return said_of(_title(first, data.groups) if others else "", _sentence(first, data.histories))
+        groups = data.groups
+        names = (_title(group, groups) if len(groups) > 1 else "" for group in groups[:MOST])
+        return said_of_each(names, (_sentence(group, data.histories) for group in groups))
 
     def left_out(self, data: Choices) -> str:
         groups = data.groups
-        return curves_note(len(groups), MOST, "layouts and workloads") or curves_note(len(groups[0]), MOST_BARS, "ways")
+        cut = bars_note([len(group) for group in groups[:MOST]], MOST_BARS, "fastest", "a layout and workload")
+        return " ".join(filter(None, (curves_note(len(groups), MOST, "layouts and workloads"), cut)))
 
 
 def _is_a_choice(group: Sequence[Trained]) -> bool:
@@ -97,14 +99,21 @@ def _ways(group: Sequence[Trained]) -> dict[str, str]:
 
 def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     ways = _ways(group)
-    shown = sorted(group, key=lambda case: -_speed(case))[:MOST_BARS]
+    shown = sorted(group, key=lambda case: -_speed(case))
+    best = f"\n{MOST_BARS} of {len(shown):,}, the fastest first" if len(shown) > MOST_BARS else ""
     cases = [case.row.case for case in shown]
     labels = [ways[case] for case in cases]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not _speed(case)}
     speeds = [case.value("tokens_per_s_per_rank") for case in shown]
     panels = [
         Bars(
-            f"Throughput per rank{under}", labels, {"throughput": speeds}, "tokens/s", missing=missing, cases=cases
+            f"Throughput per rank{under}{best}",
+            labels,
+            {"throughput": speeds},
+            "tokens/s",
+            missing=missing,
+            cases=cases,
+            most=MOST_BARS,
         ).panel()
     ]
     shares = [_mfu(case, "palm") for case in shown]
@@ -112,7 +121,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
         with_embedding = [_mfu(case, "palm_6n") for case in shown]
         panels.append(
             Bars(
-                f"MFU, of the datasheet's peak{under}",
+                f"MFU, of the datasheet's peak{under}{best}",
                 labels,
                 {"palm": shares},
                 "fraction",
@@ -120,6 +129,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
                 marker_name="palm_6n",
                 missing=missing,
                 cases=cases,
+                most=MOST_BARS,
             ).panel()
         )
     return panels

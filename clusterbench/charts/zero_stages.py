@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, titles
 from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
-from clusterbench.charts import Chart, Section, curves_note, said_of
+from clusterbench.charts import Chart, Section, curves_note, said_of_each
+from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
     title: ClassVar[str] = "ZeRO stages: memory at rest, memory at its peak, traffic"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "pipeline_bubble"
+    rests_on_times: ClassVar[bool] = False
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")
@@ -45,7 +47,7 @@ class ZeroStages(Chart[list[list[Trained]]]):
         return [figure for group, under in groups for figure in _panels(group, under)]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        return said_of(titles(data)[-1], _sentence(data[-1]))
+        return said_of_each(titles(data)[:MOST], map(_sentence, data))
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "workloads")
@@ -80,6 +82,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
                     expected=planned,
                     markers=whole,
                     marker_name="the whole",
+                    colours=memory_colours(categories),
                     missing=missing,
                     cases=cases,
                 ).panel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import wrap
 
@@ -46,6 +46,8 @@ class Bars:
     limit
         The name of the most that there is, and how much it is: a line across the bars, or, where it is far beyond them,
         words at the axis.
+    most
+        How many are drawn, the first ones; the table behind them has all.
     """
 
     title: str
@@ -59,8 +61,28 @@ class Bars:
     cases: Sequence[str] = ()
     limit: tuple[str, float] | None = None
     colours: Mapping[str, Colour] | None = None
+    most: int | None = None
 
     def panel(self) -> Panel:
+        drawn = self._first(len(self.labels) if self.most is None else self.most)
+        columns = self._columns()
+        return Panel(drawn._figure(), (Column("bar"), *columns, Column("outcome")), self._entries(columns, drawn))
+
+    def _first(self, number: int) -> Bars:
+        """The same with fewer bars."""
+
+        def cut(parts: Mapping[str, Values]) -> Mapping[str, Values]:
+            return {name: values[:number] for name, values in parts.items()}
+
+        return replace(
+            self,
+            labels=self.labels[:number],
+            parts=cut(self.parts),
+            expected=None if self.expected is None else cut(self.expected),
+            markers=self.markers[:number],
+        )
+
+    def _figure(self) -> Figure:
         longest = max((len(label) for label in self._labels), default=0)
         # Long names would leave the bars no room.
         width = 5.2 + 0.055 * max(0, longest - 24)
@@ -74,8 +96,7 @@ class Bars:
         self._set_axes(axes)
         if len(self.parts) > 1 or ticks or any(marker is not None for marker in self.markers):
             self._explain(figure, axes)
-        columns = self._columns()
-        return Panel(figure, (Column("bar"), *columns, Column("outcome")), self._entries(columns))
+        return figure
 
     @cached_property
     def _labels(self) -> list[str]:
@@ -186,12 +207,12 @@ class Bars:
             columns[Column(self.marker_name, self.unit)] = self.markers
         return columns
 
-    def _entries(self, columns: Mapping[Column, Values]) -> tuple[Entry, ...]:
+    def _entries(self, columns: Mapping[Column, Values], drawn: Bars) -> tuple[Entry, ...]:
         return tuple(
             Entry(
                 (label, *(values[bar] for values in columns.values()), self._outcome(bar)),
                 self.cases[bar] if self.cases else "",
-                (0.0, bar - 0.4, self._end(bar), bar + 0.4),
+                (0.0, bar - 0.4, drawn._end(bar), bar + 0.4) if bar < len(drawn.labels) else None,
             )
             for bar, label in enumerate(self._labels)
         )

@@ -78,6 +78,8 @@ class Lines:
         A dotted level, called ``ideal_name``.
     levels
         More of them, by name.
+    numbers
+        Which colour, marker and dash each curve has, where other figures show some of them; else they come in turn.
     """
 
     title: str
@@ -89,18 +91,23 @@ class Lines:
     ideal: float | None = None
     ideal_name: str = "ideal"
     levels: Mapping[str, float] = field(default_factory=dict)
+    numbers: Sequence[int] = ()
 
     def panel(self) -> Panel:
         figure, axes = canvas(f"{self.title}: {self.series[0].name}" if self._is_named_above else self.title)
         for level in self._dotted.values():
             axes.axhline(self._of(level), color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-        for number, curve in enumerate(self.series):
+        for number, curve in self._numbered:
             _line(axes, curve, number, self._of, self._place)
         self._set_heights(axes)
         self._set_places(axes)
         self._say_names(figure, axes)
         _say_what_moved(figure, self.series)
         return Panel(figure, self._columns, tuple(self._entries()))
+
+    @cached_property
+    def _numbered(self) -> list[tuple[int, Series]]:
+        return list(zip(self.numbers or range(len(self.series)), self.series, strict=True))
 
     @cached_property
     def _is_named_above(self) -> bool:
@@ -178,14 +185,16 @@ class Lines:
             return (shown - bottom) / (top - bottom)
 
         if len(self._place) <= 6 and len(self.series) <= 2:
-            _value_labels(axes, self.series, self._of, self._named)
+            _value_labels(axes, self._numbered, self._of, self._named)
         heights = {
             curve.name: [(self._place[mark.x], height(mark.value)) for mark in curve.measured] for curve in self.series
         }
-        _missing(axes, self.series, self._place, [point for points in heights.values() for point in points])
-        ends = [(max(points)[1], number, name) for number, (name, points) in enumerate(heights.items()) if points]
+        _missing(axes, self._numbered, self._place, [point for points in heights.values() for point in points])
+        ends = [
+            (max(points)[1], number, curve.name) for number, curve in self._numbered if (points := heights[curve.name])
+        ]
         if len(self.series) > 1 and max(len(curve.name) for curve in self.series) > LONGEST_AT_AN_END:
-            _names_below(figure, self.series)
+            _names_below(figure, self._numbered)
             ends = []
         ends = [] if self._is_named_above else ends
         _end_labels(axes, [*ends, *((height(level), None, name) for name, level in self._dotted.items() if level)])
@@ -207,7 +216,7 @@ class Lines:
                 )
 
 
-def _names_below(figure: Figure, series: Sequence[Series]) -> None:
+def _names_below(figure: Figure, numbered: Sequence[tuple[int, Series]]) -> None:
     """Names too long for the ends of their curves, one below the other under the axes."""
     keys = [
         Line2D(
@@ -218,11 +227,11 @@ def _names_below(figure: Figure, series: Sequence[Series]) -> None:
             marker=MARKERS[number % len(MARKERS)],
             markersize=4,
         )
-        for number in range(len(series))
+        for number, _ in numbered
     ]
-    names = [legible(curve.name) for curve in series]
+    names = [legible(curve.name) for _, curve in numbered]
     figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=7.5, labelcolor=INK)
-    figure.set_figheight(figure.get_figheight() + 0.17 * len(series))
+    figure.set_figheight(figure.get_figheight() + 0.17 * len(numbered))
 
 
 def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[float, float]) -> None:
@@ -273,11 +282,14 @@ def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
 
 
 def _missing(
-    axes: Axes, series: Sequence[Series], place: Mapping[float, float], points: Sequence[tuple[float, float]]
+    axes: Axes,
+    numbered: Sequence[tuple[int, Series]],
+    place: Mapping[float, float],
+    points: Sequence[tuple[float, float]],
 ) -> None:
     """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
     crowd: dict[float, int] = {}
-    for number, curve in enumerate(series):
+    for number, curve in numbered:
         for gap in curve.marks:
             if gap.value is not None:
                 continue
@@ -296,14 +308,14 @@ def _missing(
             )  # fmt: skip
 
 
-def _value_labels(axes: Axes, series: Sequence[Series], of: Scale, place: Mapping[float, float]) -> None:
+def _value_labels(axes: Axes, numbered: Sequence[tuple[int, Series]], of: Scale, place: Mapping[float, float]) -> None:
     """Figures at the points and clear of their intervals: the upper curve's above, the lower curve's below unless the
     axis is there."""
     bottom, top = axes.get_ylim()
     near = bottom + 0.1 * (top - bottom)
     for x, position in place.items():
         here = sorted(
-            ((of(mark.value), _ends(mark, of), number) for number, curve in enumerate(series) for mark in curve.marks
+            ((of(mark.value), _ends(mark, of), number) for number, curve in numbered for mark in curve.marks
              if mark.x == x and mark.value is not None),
             reverse=True,
         )  # fmt: skip

@@ -48,11 +48,11 @@ from clusterbench.engine.compat import (
     tensors_in,
 )
 from clusterbench.job.flops import BACKWARD, FORWARD
+from clusterbench.job.passes import CATEGORIES
 
 OPTIMIZER, START, LOSS, GRADIENTS = "the optimizer", "the start", "the loss", "gradients"
 """Where a step is when it is in no module."""
 
-CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "communication", "temporary")
 # A label is replaced only by a stronger one. `made in a forward` is weaker than `communication`, which is weaker than
 # `saved for backward`: the gathered input of a linear layer is an activation, the result of a reduction that is only
 # added to something is not.

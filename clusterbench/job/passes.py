@@ -18,6 +18,9 @@ RETRIES = "num_alloc_retries"
 STATES = ("parameters", "gradients", "optimizer_state")
 """The categories of memory that are there between steps."""
 
+CATEGORIES = (*STATES, "activations", "communication", "temporary")
+"""What memory of a step is for, as figures stack it."""
+
 
 @dataclass(frozen=True)
 class Moved:

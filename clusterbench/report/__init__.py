@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -269,6 +269,7 @@ def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, 
             "title": chart.title,
             "answer": chart.answer(data),
             "is_aside": chart.is_aside,
+            "rests_on_times": chart.rests_on_times,
             "left_out": chart.left_out(data),
             "caption": sections(kind)[CAPTION],
             "panels": panels,
@@ -283,7 +284,7 @@ def _caution(reading: Reading) -> str:
 
 
 def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], set[str]]:
-    """What charts say of the question, and the cases that they draw; plainly that none does where that is so.
+    """What charts say of the question, and the cases whose times that rests on; plainly that none does where so.
 
     The first chart that says something answers; others join it that draw a benchmark which is in none before, and then
     a sentence on all benchmarks stands above them: no chart speaks for a tour of many.
@@ -296,16 +297,19 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
         drawn = {benchmark_of[case] for case in figure["cases"] if case in benchmark_of}
         if figure["answer"] and not figure["is_aside"] and (not said or drawn - answered) and len(said) < _MOST_ANSWERS:
             said.append(str(figure["answer"]))
-            rests_on |= figure["cases"]
+            rests_on |= figure["cases"] if figure["rests_on_times"] else set()
             answered |= drawn
     if said:
         return (*_tally(reading, len(said)), *(line for answer in said for line in answer.splitlines())), rests_on
     measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
     if measured == 0:
-        return (f"Nothing was measured that could answer this: none of {planned} cases has a figure.",), set()
-    words = f"{measured} of {planned} cases have a figure; no chart draws a conclusion from them, so see the table."
-    return (words,), set()
+        return (f"Nothing was measured that could answer this: none of {plural(planned, 'case')} has a figure.",), set()
+    have = f"{measured} of {plural(planned, 'case')} {'has' if planned == 1 else 'have'} a figure"
+    words = f"{have}; no chart draws a conclusion from them, so see the table."
+    refused = len(reading.plan.refusals)
+    more = f" {plural(refused, 'more case')} {'was' if refused == 1 else 'were'} refused." if refused else ""
+    return (f"{words}{more}",), set()
 
 
 def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
@@ -335,15 +339,20 @@ def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     } & rests_on
     words = []
     if unsteady:
-        of = f"{len(unsteady):,} of the {plural(len(rests_on), 'case')} behind this"
-        words.append(f"Unsteady: {of} {'has' if len(unsteady) == 1 else 'have'} iterations that differ too much.")
+        words.append(f"Unsteady: {_behind(unsteady, rests_on, 'has', 'have')} iterations that differ too much.")
     if unsettled:
-        of = f"{len(unsettled):,} of the {plural(len(rests_on), 'case')} behind this"
-        words.append(f"Not settled: {of} {'was' if len(unsettled) == 1 else 'were'} timed before clocks had settled.")
+        words.append(f"Not settled: {_behind(unsettled, rests_on, 'was', 'were')} timed before clocks had settled.")
     if short and reading.ran_here:
-        of = f"{len(short):,} of the {plural(len(rests_on), 'case')} behind this"
-        words.append(f"{of} {'has' if len(short) == 1 else 'have'} {TOO_FEW} iterations or fewer, too few to tell.")
+        words.append(f"Too few to tell: {_behind(short, rests_on, 'has', 'have')} {TOO_FEW} iterations or fewer.")
     return " ".join(words)
+
+
+def _behind(cases: Set[str], rests_on: Set[str], verb: str, of_several: str) -> str:
+    """``2 of the 5 cases behind this have``, ``the case behind this has``."""
+    if len(rests_on) == 1:
+        return f"the case behind this {verb}"
+    number = "all" if cases == rests_on else f"{len(cases):,} of the"
+    return f"{number} {len(rests_on):,} cases behind this {verb if len(cases) == 1 else of_several}"
 
 
 def _worst_first(answers: Mapping[str, Answer]) -> list[tuple[str, Sequence[Finding]]]:

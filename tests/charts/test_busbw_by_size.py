@@ -3,6 +3,7 @@ from dataclasses import replace
 from clusterbench.cases import Reading
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
 from clusterbench.cluster import Cluster
+from clusterbench.drawing.lines import Mark, Series
 from clusterbench.rows import Row
 from tests.report.synthetic import case, of_rows, plain_row, row
 from tests.report.synthetic import reading as read
@@ -44,6 +45,17 @@ def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
     assert sweep is not None
     names = ["planted, sum", "planted, max"]
     assert [series.name for series in sweep.bandwidth] == [series.name for series in sweep.latency] == names
+
+
+def test_a_curve_has_one_colour_in_both_panels() -> None:
+    marks = (Mark(8, 1.0), Mark(64, 2.0))
+    some, others = ([Series(name, marks) for name in names] for names in (("a", "b", "c"), ("d", "c", "a")))
+    bandwidth, latency = (
+        {text.get_text(): text.get_color() for text in panel.figure.axes[0].texts if text.get_text().isalpha()}
+        for panel in BusbwBySize().draw(Sweep(some, others))
+    )
+    assert len({*bandwidth.values(), *latency.values()}) == 4
+    assert {name: colour for name, colour in latency.items() if name in bandwidth}.items() <= bandwidth.items()
 
 
 def test_an_axis_is_named_with_its_layout() -> None:
@@ -99,6 +111,11 @@ def test_within_a_node_the_data_sheet_is_a_level_and_the_answer_holds_against_it
     )
     (panel,) = BusbwBySize().draw(sweep)
     assert "GPU link, data sheet" in [text.get_text() for text in panel.figure.axes[0].texts]
+
+
+def test_more_than_a_measured_level_is_no_share_of_it() -> None:
+    rows = [*collective("all_reduce", 1e9, 92e9, num_nodes=2), matrix("nodes", 2, 46e9)]
+    assert BusbwBySize().answer(measured(rows)).endswith("at 2B, 2 times 46.0 GB/s (median link, measured, 2 nodes).")
 
 
 def test_between_nodes_what_was_measured_there_is_a_level_and_no_data_sheet() -> None:

@@ -66,10 +66,10 @@ def test_of_many_the_best_twelve_are_bars_and_the_table_behind_them_has_all() ->
     assert data is not None
     (panel,) = chart.draw(data)
     assert len(panel.figure.axes[0].get_yticks()) == 12
-    assert panel.title == "Throughput per rank on 4 ranks the best 12 of 17"
+    assert panel.title == "Throughput per rank on 4 ranks 12 of 17, the best first"
     assert [entry.cells[1] for entry in panel.entries] == [900, 800, *range(14, 0, -1), None]
     assert panel.entries[-1].cells[2] == "timeout"
-    assert chart.left_out(data) == "Drawn are the 12 best of 17; 5 more are in the table behind the bars."
+    assert chart.left_out(data) == "Drawn are 12 of 17, the best first; 5 more are in the table behind the bars."
 
 
 def test_layouts_that_tie_are_named_together() -> None:

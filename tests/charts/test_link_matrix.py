@@ -100,3 +100,12 @@ def test_what_was_not_measured_is_an_empty_cell() -> None:
     ((_, names, texts),) = drawn([*some, *(link for link in links() if link.detail["part"] == "n3")][:8])
     assert names == [*NODES]
     assert len(texts) == 8
+
+
+def test_of_one_link_there_is_no_median_and_one_latency() -> None:
+    two = ("n1", "n2")
+    latency = links(lambda *_: 2e-3, two, "pair_latency")
+    data = LinkMatrix().select(of_rows([*links(names=two), *latency]))
+    assert data is not None
+    assert LinkMatrix().answer(data).startswith("The one link carries 10.0 GB/s (n1 -> n2, the slower way).")
+    assert LinkMatrix().answer(data).endswith("Latency is 2.000 ms.")

@@ -5,7 +5,9 @@ import pytest
 
 from clusterbench.cases import Reading
 from clusterbench.charts.memory import Bar, Held, Memory
+from clusterbench.charts.zero_stages import ZeroStages
 from clusterbench.cluster import Cluster
+from clusterbench.drawing.panel import Panel
 from clusterbench.rows import Row
 from tests.report.synthetic import case, of_rows, row
 from tests.report.synthetic import reading as read
@@ -52,6 +54,25 @@ def test_parts_are_stacked_and_the_whole_is_not_one_of_them() -> None:
 def test_the_whole_stands_beside_the_bar_and_not_the_sum_of_peaks() -> None:
     (figure,) = Memory().draw(held(memory("tp2", 20, parameters=10, gradients=15)))
     assert [text.get_text() for text in figure.figure.axes[0].texts] == ["20"]
+
+
+def colours(panel: Panel) -> dict[str, object]:
+    return {bars.get_label(): bars.patches[0].get_facecolor() for bars in panel.figure.axes[0].containers}
+
+
+def test_a_category_has_one_place_and_one_colour_in_every_chart_and_run() -> None:
+    (all_of_them,) = Memory().draw(held(memory("tp2", 20, optimizer_state=9, activations=5, parameters=7, workspace=1)))
+    (few,) = Memory().draw(held(memory("tp2", 20, workspace=1, activations=5)))
+    (at_rest, *_) = ZeroStages().draw([list(of_rows([*memory("dp2", 9, optimizer_state=9), *_at_rest("dp2")]).trained)])
+    assert list(colours(all_of_them)) == ["parameters", "optimizer state", "activations", "workspace"]
+    assert len(set(colours(all_of_them).values())) == 4
+    assert colours(few).items() <= colours(all_of_them).items()
+    assert colours(at_rest) == {"optimizer state": colours(all_of_them)["optimizer state"]}
+
+
+def _at_rest(layout: str) -> list[Row]:
+    planned = case(layout, point={"layout": layout})
+    return [row(planned, "memory_at_rest", 9.0, unit="B", detail={"category": "optimizer_state"})]
 
 
 def test_what_was_expected_of_a_part_is_a_tick_at_its_end() -> None:

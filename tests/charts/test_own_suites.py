@@ -28,6 +28,9 @@ OWN_CHART = {
     "memory_savings": "strategies",
     "layouts_5d": "layouts",
 }
+ON_GPUS = {"sp_scale": 2, "cp_scale": 4, "ep_scale": 2, "zero_stages": 2, "recompute": 4, "memory_savings": 4}
+"""Lines of the answer on two nodes, where there is one for each length, shape or number of nodes that is drawn."""
+
 KEPT = ("parameters", "gradients", "optimizer_state")
 
 
@@ -56,5 +59,8 @@ def test_a_suite_is_answered_by_the_chart_of_its_question(name: str, cluster: st
     cases = [case for case in make_plan(suite, ranks).cases if case.benchmark == "train_step"]
     read = of_rows([each for case in cases for each in figures(case)])
     drawn = ((name, kind(), kind().select(read)) for name, kind in charts().items() if not kind.is_aside)
-    first = next(name for name, chart, data in drawn if data is not None and chart.answer(data))
+    answers = ((own, chart.answer(data)) for own, chart, data in drawn if data is not None)
+    first, answer = next(found for found in answers if found[1])
     assert first == OWN_CHART[name]
+    if cluster == "cuda":
+        assert len(answer.splitlines()) == ON_GPUS.get(name, 1)

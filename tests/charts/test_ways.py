@@ -71,3 +71,17 @@ def test_shares_of_both_conventions_are_said_beside_the_bar() -> None:
     assert data is not None
     _, share = Ways().draw(data)
     assert [text.get_text() for text in share.figure.axes[0].texts] == ["64.9", "54", "50, ◇ 54"]
+
+
+def test_of_many_the_fastest_twelve_are_bars_and_the_table_behind_them_has_all() -> None:
+    many = [row for chunks in range(1, 15) for row in step(100.0 + chunks, 0.1, loss_chunks=chunks, compile=True)]
+    chart = Ways()
+    data = chart.select(of_rows([*many, *step(9.0, 0.05, compile=False), *trained("tp1", status="timeout", **LADDER)]))
+    assert data is not None
+    for panel in chart.draw(data):
+        assert len(panel.figure.axes[0].get_yticks()) == 12
+        assert panel.title.endswith("tp1 12 of 16, the fastest first")
+        assert len(panel.entries) == 16
+        assert [entry.area is None for entry in panel.entries] == [False] * 12 + [True] * 4
+        assert panel.entries[-1].cells[-1] == "timeout"
+    assert chart.left_out(data) == "Drawn are 12 of 16, the fastest first; 4 more are in the table behind the bars."

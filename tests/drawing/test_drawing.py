@@ -9,6 +9,7 @@ from clusterbench.drawing.panel import Panel
 from clusterbench.drawing.spans import Span, spans
 from clusterbench.drawing.style import INK, PALETTE
 from clusterbench.drawing.svg import svg
+from clusterbench.report.template import css
 
 
 def picture(name: str = "chart-0") -> str:
@@ -165,3 +166,19 @@ def test_what_is_said_of_a_place_is_text_and_short() -> None:
 
 def drawn(panel: Panel) -> str:
     return svg(panel, "n", "l")
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_colour_of_a_chart_stands_out_of_the_paper_by_day_and_by_night() -> None:
+    by_day, by_night = re.findall(r"--paper: (#\w{6}).*?--series-0(.*?)}", css(), re.DOTALL)
+    assert re.findall(r"#\w{6}", by_day[1]) == [*PALETTE]
+    for paper, series in (by_day, by_night):
+        for colour in re.findall(r"#\w{6}", series):
+            dark, light = sorted((luminance(paper), luminance(colour)))
+            assert (light + 0.05) / (dark + 0.05) >= 3, colour

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from clusterbench.engine.memory import CATEGORIES, MemoryTracker, reset_cuda_memory
+from clusterbench.engine.memory import MemoryTracker, reset_cuda_memory
+from clusterbench.job.passes import CATEGORIES
 from tests.ranks import run_ranks
 
 MIB = 2**20

@@ -60,8 +60,17 @@ def test_the_question_is_answered_with_measured_figures(tmp_path: Path) -> None:
 
 def test_without_a_figure_it_says_that_nothing_answers_the_question(tmp_path: Path) -> None:
     page = render_report(write_run(tmp_path / "run", [case("a")], [])).path.read_text()
-    assert "Nothing was measured that could answer this: none of 1 cases has a figure." in page
+    assert "Nothing was measured that could answer this: none of 1 case has a figure." in page
     assert "INCOMPLETE" in page
+
+
+def test_cases_that_were_refused_are_no_answer_and_are_counted(tmp_path: Path) -> None:
+    one = case("a")
+    refusals = [Refusal("planted/1n4/b", "planted", {}, 1, "too many ranks")]
+    reading = read(write_run(tmp_path / "run", [one], [(outcome(one), observation(one))], refusals=refusals))
+    assert headline_of(reading, []).answers == (
+        "1 of 1 case has a figure; no chart draws a conclusion from them, so see the table. 1 more case was refused.",
+    )
 
 
 def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
@@ -84,7 +93,7 @@ def tour(path: Path, **ends: Any) -> tuple[Reading, list[Case]]:
 
 
 def drawn(answer: str, *cases: Case) -> dict[str, Any]:
-    return {"answer": answer, "is_aside": False, "cases": {each.id for each in cases}}
+    return {"answer": answer, "is_aside": False, "rests_on_times": True, "cases": {each.id for each in cases}}
 
 
 def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) -> None:
@@ -92,6 +101,16 @@ def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) ->
     figures = [drawn("tp1 is fastest.", steps), drawn("tp1 sends least.", steps), drawn("8 GB/s.", calls)]
     assert headline_of(reading, figures[:2]).answers == ("tp1 is fastest.",)
     assert headline_of(reading, figures).answers == ("tp1 is fastest.", "8 GB/s.")
+
+
+def test_an_answer_that_speaks_of_no_time_has_no_unsteady_cases_behind_it(tmp_path: Path) -> None:
+    wild = case("wild")
+    reading = read(write_run(tmp_path / "run", [wild], [(outcome(wild), observation(wild, [[0.01, 0.09] * 10] * 4))]))
+    held = drawn("dp4+zero1 holds least.", wild)
+    assert headline_of(reading, [held]).unsteady == (
+        "Unsteady: the case behind this has iterations that differ too much."
+    )
+    assert headline_of(reading, [{**held, "rests_on_times": False}]).unsteady == ""
 
 
 def test_of_a_tour_it_says_how_many_benchmarks_have_figures_and_how_the_others_ended(tmp_path: Path) -> None:
