@@ -136,7 +136,7 @@ def _of_schedule(
     stages = {chunk.stage: _stage(active, of_chunk) for chunk, of_chunk in zip(job.held, job.of_chunks, strict=True)}
     of_stage = {chunk.stage: chunk for chunk in job.held}
     moments_of = moments_by_chunk(active, job, messages=True)
-    held, actions = pipeline.beside(job, moments_of), pipeline.actions(job)
+    held, order = pipeline.beside(job, moments_of), pipeline.order(job)
     buffers = pipeline.buffers(job)
 
     @cache
@@ -147,10 +147,10 @@ def _of_schedule(
         of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
         return there + buffers + held(at) + pipeline.sent_back(job, at) + of_stages
 
-    for at in actions.full:
+    for at in order.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
         yield way(at.stage, adds_up).time(at.kind, beside(at))
-    for at in actions.ends:
+    for at in order.ends:
         if (sharding := stages[at.stage].sharding) is not None:
             unsummed = _of_reduction(sharding, len(of_stage[at.stage].layers))
             reduction = Moment("the reduction of a stage", stages[at.stage].unreduced + unsummed)
@@ -221,7 +221,7 @@ def _stage(active: Sequence[Parallelism], job: TrainingJob) -> _Stage:
         return job.num_layers * sum(map(size, sharding.layer)) + size(sharding.root)
 
     gathered, whole = total(lambda group: group.gathered), total(lambda group: group.gradients) * sharding.growth
-    if not job.actions:
+    if job.order is None:
         return _Stage(chunk.stage, sharding, gathered, reduced, reduced, whole)
     never_sharded = reduced - total(lambda group: group.share)
     return _Stage(chunk.stage, sharding, gathered, whole + never_sharded, reduced, 0.0)

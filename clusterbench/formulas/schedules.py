@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from clusterbench.formulas.pipeline import bubble_fraction
 from clusterbench.words import plural
 
 Kind = Literal["F", "B", "I", "W"]
+_T = TypeVar("_T")
 
 
 class Action(NamedTuple):
@@ -682,80 +683,63 @@ class Full(NamedTuple):
         )
 
 
-class RankOrder(tuple[Action, ...]):
-    """What one rank computes, in order. What follows from it is worked out once, for all jobs of the same schedule."""
-
-    @cached_property
-    def in_flight(self) -> Mapping[int, int]:
-        return in_flight(self)
-
-    @cached_property
-    def num_microbatches(self) -> int:
-        return len({microbatch for _, _, microbatch in self})
-
-    @cached_property
-    def backwards(self) -> Mapping[int, tuple[int, int]]:
-        """Stage -> the places of the first and of the last action of its backwards."""
-        places = [(at, stage) for at, (kind, stage, _) in enumerate(self) if kind != "F"]
-        begin, end = {stage: at for at, stage in reversed(places)}, {stage: at for at, stage in places}
-        return {stage: (begin[stage], at) for stage, at in end.items()}
-
-    @cached_property
-    def behind_forwards(self) -> Mapping[int, int]:
-        """Stage -> how many of its actions are its first or follow a forward of it, and not a backward.
-
-        >>> RankOrder(order("1f1b", 2, 9, 1)[0]).behind_forwards
-        {0: 10}
-        """
-        before: dict[int, Kind] = {}
-        number: Counter[int] = Counter()
-        for kind, stage, _ in self:
-            number[stage] += before.get(stage, "F") == "F"
-            before[stage] = kind
-        return dict(number)
-
-    @cached_property
-    def full(self) -> Sequence[Full]:
-        """Every moment at which a rank may hold most, whatever its stages hold of a microbatch.
-
-        Of those with the same in flight it is the last: most have been through forward by then.
-
-        >>> [(at.kind, at.in_flight) for at in RankOrder(order("1f1b", 2, 9, 1)[0]).full]
-        [('F', {0: 2}), ('B', {0: 2})]
-        """
-        moments = {
-            (at.kind, at.stage, at.graded, at.over, at.behind, *at.in_flight.items()): at for at in self._moments()
-        }
-        return tuple(_fullest(moments.values()))
-
-    @cached_property
-    def ends(self) -> Sequence[Full]:
-        """The moment of the last backward of each stage, its microbatch still held."""
-        last = {at.stage: at for at in self._moments() if at.kind != "F"}
-        return tuple(last.values())
-
-    def _moments(self) -> Iterator[Full]:
-        """One for each action: behind an F, or in another."""
-        now: Counter[int] = Counter()
-        begun: Counter[int] = Counter()
-        graded, over, behind = frozenset[int](), frozenset[int](), frozenset[int]()
-        for at, (kind, stage, _) in enumerate(self):
-            if kind == "F":
-                now[stage] += 1
-                begun[stage] += 1
-            yield Full(kind, stage, dict(now), dict(begun), graded, over, behind)
-            behind = behind - {stage} if kind == "F" else behind | {stage}
-            if kind in "BW":
-                now[stage] -= 1
-                graded |= {stage}
-            if at == self.backwards.get(stage, (0, -1))[1]:
-                over |= {stage}
+def backwards(actions: Sequence[Action]) -> dict[int, tuple[int, int]]:
+    """Stage -> the places of the first and of the last action of its backwards."""
+    places = [(at, stage) for at, (kind, stage, _) in enumerate(actions) if kind != "F"]
+    begin, end = {stage: at for at, stage in reversed(places)}, {stage: at for at, stage in places}
+    return {stage: (begin[stage], at) for stage, at in end.items()}
 
 
-def _number_held(moment: Full) -> tuple[int, int]:
-    return sum(moment.in_flight.values()) + sum(moment.begun.values()), len(moment.graded) + len(moment.behind) - len(
-        moment.over
-    )
+def behind_forwards(actions: Iterable[Action]) -> dict[int, int]:
+    """Stage -> how many of its actions are its first or follow a forward of it, and not a backward.
+
+    >>> behind_forwards(order("1f1b", 2, 9, 1)[0])
+    {0: 10}
+    """
+    before: dict[int, Kind] = {}
+    number: Counter[int] = Counter()
+    for kind, stage, _ in actions:
+        number[stage] += before.get(stage, "F") == "F"
+        before[stage] = kind
+    return dict(number)
+
+
+def fullest_moments(actions: Sequence[Action]) -> tuple[Full, ...]:
+    """Every moment at which a rank may hold most, whatever its stages hold of a microbatch.
+
+    Of those with the same in flight it is the last: most have been through forward by then.
+
+    >>> [(at.kind, at.in_flight) for at in fullest_moments(order("1f1b", 2, 9, 1)[0])]
+    [('F', {0: 2}), ('B', {0: 2})]
+    """
+    moments = {
+        (at.kind, at.stage, at.graded, at.over, at.behind, *at.in_flight.items()): at for at in _moments(actions)
+    }
+    return tuple(_fullest(moments.values()))
+
+
+def last_moments(actions: Sequence[Action]) -> tuple[Full, ...]:
+    """The moment of the last backward of each stage, its microbatch still held."""
+    return tuple({at.stage: at for at in _moments(actions) if at.kind != "F"}.values())
+
+
+def _moments(actions: Sequence[Action]) -> Iterator[Full]:
+    """One for each action: behind an F, or in another."""
+    now: Counter[int] = Counter()
+    begun: Counter[int] = Counter()
+    graded, over, behind = frozenset[int](), frozenset[int](), frozenset[int]()
+    ends = {last for _, last in backwards(actions).values()}
+    for at, (kind, stage, _) in enumerate(actions):
+        if kind == "F":
+            now[stage] += 1
+            begun[stage] += 1
+        yield Full(kind, stage, dict(now), dict(begun), graded, over, behind)
+        behind = behind - {stage} if kind == "F" else behind | {stage}
+        if kind in "BW":
+            now[stage] -= 1
+            graded |= {stage}
+        if at in ends:
+            over |= {stage}
 
 
 def _fullest(moments: Iterable[Full]) -> list[Full]:
@@ -770,6 +754,104 @@ def _fullest(moments: Iterable[Full]) -> list[Full]:
     return [moment for others in fullest.values() for moment in others]
 
 
+@dataclass(frozen=True)
+class RankOrder:
+    """What one rank computes, in order, and what follows from it: worked out once, for all jobs of the same schedule.
+
+    Of many microbatches nothing is written down before :attr:`actions` is asked for. Behind the warm-up a schedule
+    repeats itself, so that each number of it lies on a line with those of two short orders.
+    """
+
+    schedule: str
+    num_ranks: int
+    num_microbatches: int
+    chunks: int
+    rank: int
+
+    @cached_property
+    def actions(self) -> tuple[Action, ...]:
+        sizes = self.num_ranks, self.num_microbatches, self.chunks
+        return tuple(_schedule_named(self.schedule).rank_order(self.rank, *sizes))
+
+    @cached_property
+    def in_flight(self) -> Mapping[int, int]:
+        """See :func:`in_flight`."""
+        return self._figure(in_flight, lambda short: short.in_flight)
+
+    @cached_property
+    def backwards(self) -> Mapping[int, tuple[int, int]]:
+        """See :func:`backwards`."""
+        return self._figure(backwards, lambda short: short.backwards)
+
+    @cached_property
+    def behind_forwards(self) -> Mapping[int, int]:
+        """See :func:`behind_forwards`."""
+        return self._figure(behind_forwards, lambda short: short.behind_forwards)
+
+    @cached_property
+    def full(self) -> Sequence[Full]:
+        """See :func:`fullest_moments`."""
+        return self._figure(fullest_moments, lambda short: short.full)
+
+    @cached_property
+    def ends(self) -> Sequence[Full]:
+        """See :func:`last_moments`."""
+        return self._figure(last_moments, lambda short: short.ends)
+
+    def _figure(self, count: Callable[[Sequence[Action]], _T], of: Callable[[RankOrder], _T]) -> _T:
+        if self._short is None:
+            return count(self.actions)
+        first, second, rounds = self._short
+        return cast(_T, _on_a_line(of(first), of(second), rounds))
+
+    @cached_property
+    def _short(self) -> tuple[RankOrder, RankOrder, int] | None:
+        """Two orders that differ in one round, and how many rounds longer than the first this one is; None if short."""
+        is_in_rounds = self.schedule.startswith("interleaved")
+        round_size = _round_size(self.num_ranks, self.num_microbatches) if is_in_rounds else 1
+        rounds = (self.num_microbatches - _STEADY * self.num_ranks) // round_size
+        if rounds <= 1:
+            return None
+        least = self.num_microbatches - rounds * round_size
+        first, second = (
+            rank_order(self.schedule, self.num_ranks, number, self.chunks, self.rank)
+            for number in (least, least + round_size)
+        )
+        return first, second, rounds
+
+
+_STEADY = 3
+"""Times as many microbatches as ranks with which each schedule has come to repeat itself."""
+
+
+@cache
+def rank_order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int, rank: int) -> RankOrder:
+    """That of one rank.
+
+    Raises ValueError with the :func:`objection`, if there is one.
+    """
+    if refused := objection(schedule, num_ranks, num_microbatches, chunks):
+        raise ValueError(refused)
+    return RankOrder(schedule, num_ranks, num_microbatches, chunks, rank)
+
+
+def _on_a_line(first: Any, second: Any, steps: int) -> Any:
+    """Each number within as many steps from the first as the second is one step from it.
+
+    >>> _on_a_line({0: (5, 7)}, {0: (5, 8)}, 10)
+    {0: (5, 17)}
+    """
+    if isinstance(first, int):
+        return first + steps * (second - first)
+    if isinstance(first, Mapping):
+        return {key: _on_a_line(value, second[key], steps) for key, value in first.items()}
+    if isinstance(first, Full):
+        return Full(*_on_a_line(tuple(first), tuple(second), steps))
+    if isinstance(first, tuple):
+        return tuple(_on_a_line(*pair, steps) for pair in zip(first, second, strict=True))
+    return first
+
+
 class Messages(NamedTuple):
     """How many tensors of one microbatch a rank passes on per step."""
 
@@ -779,20 +861,20 @@ class Messages(NamedTuple):
     gradients_received: int
 
 
-def messages(order: Order) -> list[Messages]:
+@cache  # a plan asks again for every rank
+def messages(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> tuple[Messages, ...]:
     """Messages of each rank in a step: activations go to the next stage and gradients to the one before.
 
     Two stages on one rank, as at the turn of a V, need none.
 
-    >>> messages(order("1f1b", 2, 3, 1))[0]
+    >>> messages("1f1b", num_ranks=2, num_microbatches=3, chunks=1)[0]
     Messages(activations_sent=3, activations_received=0, gradients_sent=0, gradients_received=3)
     """
-    rank_of = placement(order)
+    stages = [stages_of(schedule, num_ranks, chunks, rank) for rank in range(num_ranks)]
+    rank_of = {stage: rank for rank, held in enumerate(stages) for stage in held}
 
-    def count(rank: int, kinds: str, step: int) -> int:
-        return sum(a.kind in kinds and rank_of.get(a.stage + step, rank) != rank for a in order[rank])
+    def count(rank: int, step: int) -> int:
+        return num_microbatches * sum(rank_of.get(stage + step, rank) != rank for stage in stages[rank])
 
-    return [
-        Messages(count(rank, "F", 1), count(rank, "F", -1), count(rank, "BI", -1), count(rank, "BI", 1))
-        for rank in range(len(order))
-    ]
+    between = ((count(rank, 1), count(rank, -1)) for rank in range(num_ranks))
+    return tuple(Messages(after, before, before, after) for after, before in between)

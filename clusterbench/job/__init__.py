@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -76,8 +76,8 @@ class TrainingJob:
     device
         ``cpu`` or ``cuda``: some operators keep other things for backward.
     chunks
-        What this rank has of the layers; empty for all. ``pp_rank`` is then its place along pp, and ``actions`` what it
-        computes, in order.
+        What this rank has of the layers; empty for all. ``pp_rank`` is then its place along pp, and ``order`` what it
+        computes; None where it finishes each micro-batch before the next.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class TrainingJob:
     device: str = "cpu"
     chunks: tuple[Chunk, ...] = ()
     pp_rank: int = 0
-    actions: RankOrder = field(default_factory=RankOrder)
+    order: RankOrder | None = None
     precision: str = MASTER
     gradient_dtype: str = WIDE
 
@@ -281,7 +281,7 @@ class TrainingJob:
     @property
     def uncut(self) -> TrainingJob:
         """The same step with the whole model: of no place along pp."""
-        return replace(self, chunks=(), pp_rank=0, actions=RankOrder())
+        return replace(self, chunks=(), pp_rank=0, order=None)
 
     def on_one_rank(self, dtype: str | None = None) -> TrainingJob:
         """The same step without any parallelism, in one forward of the whole batch.

@@ -173,14 +173,14 @@ class FullySharded(Parallelism):
         groups = {chunk.stage: self._groups(job, chunk) for chunk in job.held}
         gathered = {stage: of.total(lambda group: group.padded) * job.compute_bytes for stage, of in groups.items()}
         whole = {stage: of.total(lambda group: group.whole) * job.master_bytes for stage, of in groups.items()}
-        if not job.actions:  # naive: one stage, reduced after each micro-batch and added to what is there
+        if job.order is None:  # naive: one stage, reduced after each micro-batch and added to what is there
             return {
                 "parameters": states["parameters"] + sum(gathered.values()),
                 "gradients": states["gradients"] + sum(whole.values()),
             }
         shares = {stage: of.total(lambda group: group.share) * job.master_bytes for stage, of in groups.items()}
-        begin = {stage: first for stage, (first, _) in job.actions.backwards.items()}
-        end = {stage: last for stage, (_, last) in job.actions.backwards.items()}
+        begin = {stage: first for stage, (first, _) in job.order.backwards.items()}
+        end = {stage: last for stage, (_, last) in job.order.backwards.items()}
         kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
         never_sharded = states["gradients"] - sum(shares.values())
         at_once, gradients = 0.0, 0.0
@@ -282,11 +282,11 @@ class FullySharded(Parallelism):
         What is around the layers is gathered as often as it is reduced.
         """
         stage_3, forwards = job.layout.zero == 3, job.gradient_accumulation_steps
-        if not job.actions:
+        if job.order is None:
             return (2 * forwards if stage_3 else forwards), forwards
         # torch's schedules reduce once, after the last backward. What a backward has gathered stays for what comes
         # next; in stage 3 a forward frees it.
-        return (job.actions.behind_forwards[stage] if stage_3 else 1), 1
+        return (job.order.behind_forwards[stage] if stage_3 else 1), 1
 
     def _groups(self, job: TrainingJob, chunk: Chunk) -> Groups:
         """What of a chunk is gathered at once."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
 from clusterbench.formulas.pipeline import layers_by_stage
-from clusterbench.formulas.schedules import SCHEDULES, Action, Full, RankOrder
+from clusterbench.formulas.schedules import SCHEDULES, Full, RankOrder, rank_order
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
@@ -139,8 +139,9 @@ class Pipeline(Parallelism):
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         chunks = self.held(job.shape.num_layers, job.layout.pp, pp_rank)
         # naive finishes each micro-batch before the next, as if there were no schedule
-        actions = RankOrder() if self.schedule == "naive" else self._order(job)[pp_rank]
-        return replace(job, chunks=chunks, pp_rank=pp_rank, actions=actions)
+        sizes = job.layout.pp, job.gradient_accumulation_steps, self.chunks
+        order = None if self.schedule == "naive" else rank_order(self.schedule, *sizes, pp_rank)
+        return replace(job, chunks=chunks, pp_rank=pp_rank, order=order)
 
     def held(self, num_layers: int, pp: int, pp_rank: int) -> tuple[Chunk, ...]:
         """What a rank at this place along pp has of so many layers."""
@@ -170,7 +171,7 @@ class Pipeline(Parallelism):
         def beside(at: Full) -> float:
             return inputs + held(at)
 
-        for at in self.actions(job).full:
+        for at in self.order(job).full:
             forward, *backward = moments_of(next(chunk for chunk in job.held if chunk.stage == at.stage))
             if at.kind == "F":
                 full += [beside(at) + most for most in (sum(forward.values()), self._gathering(job, at, forward))]
@@ -191,11 +192,10 @@ class Pipeline(Parallelism):
         held = sum(size for name, size in forward.items() if not name.startswith("loss."))
         return held + logits * (2 + 1 / job.layout.tp)
 
-    def actions(self, job: TrainingJob) -> RankOrder:
+    def order(self, job: TrainingJob) -> RankOrder:
         """What a rank computes; of naive, which finishes each micro-batch before the next, no more than two."""
-        stage, number = job.held[0].stage, min(2, job.gradient_accumulation_steps)
-        kinds: tuple[Literal["F", "B"], ...] = ("F", "B")
-        return job.actions or RankOrder(Action(kind, stage, at) for at in range(number) for kind in kinds)
+        number = min(2, job.gradient_accumulation_steps)
+        return job.order or rank_order("naive", job.layout.pp, number, 1, job.pp_rank)
 
     def beside(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Callable[[Full], float]:
         """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
@@ -254,13 +254,11 @@ class Pipeline(Parallelism):
         return float(messages * self._at_once(job) * _between(job))
 
     def _at_once(self, job: TrainingJob) -> int:
-        return job.actions.num_microbatches if job.actions else 1
-
-    def _order(self, job: TrainingJob) -> Sequence[RankOrder]:
-        return _order(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)
+        return job.order.num_microbatches if job.order else 1
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
-        sent = _messages(self.schedule, job.layout.pp, job.gradient_accumulation_steps, self.chunks)[job.pp_rank]
+        sizes = job.layout.pp, job.gradient_accumulation_steps, self.chunks
+        sent = schedules.messages(self.schedule, *sizes)[job.pp_rank]
         for op, during, calls in (
             ("send", "forward_pp", sent.activations_sent),
             ("send", "backward_pp", sent.gradients_sent),
@@ -375,13 +373,3 @@ def _chunks(schedule: str, num_layers: int, num_ranks: int, chunks: int) -> Sequ
     return [
         tuple(every[at] for at in schedules.stages_of(schedule, num_ranks, chunks, rank)) for rank in range(num_ranks)
     ]
-
-
-@cache
-def _order(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> Sequence[RankOrder]:
-    return tuple(map(RankOrder, schedules.order(schedule, num_ranks, num_microbatches, chunks)))
-
-
-@cache
-def _messages(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> list[schedules.Messages]:
-    return schedules.messages(_order(schedule, num_ranks, num_microbatches, chunks))

@@ -146,7 +146,7 @@ class TensorParallel(Parallelism):
         }
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
-        in_flight = sum(job.actions.in_flight.values()) or 1
+        in_flight = sum(job.order.in_flight.values()) if job.order else 1
         stream = job.local_tokens * job.shape.hidden_size * job.compute_bytes
         yield Slack(float(in_flight * stream), "DTensor holds the residual stream of each micro-batch once more")
 

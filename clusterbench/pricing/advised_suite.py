@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit
@@ -43,7 +43,7 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
         raise SuiteError("there is no suite to write: nothing fits, so there is nothing to measure.")
     why_not = {words: None if profile == OURS else _why_not(each, of) for words, each in first.items()}
     run = [each for words, each in first.items() if why_not[words] is None]
-    remarks = [*_remarks(len(answers), len(run), profile)]
+    remarks = [*_remarks(len(answers), len(run), profile), *_of_routing(run)]
     remarks += [f"left out: {words}: {why}." for words, why in why_not.items() if why is not None]
     if not run:
         raise SuiteError("\n".join(["there is no suite to write: our step runs none of the layouts.", *remarks[1:]]))
@@ -79,6 +79,31 @@ def _remarks(answers: int, run: int, profile: str) -> Iterator[str]:
         yield f"The first {TO_MEASURE} of each of {answers} networks, each layout once: {run} cases."
 
 
+def _of_routing(run: Sequence[Candidate]) -> Iterator[str]:
+    """What is said of experts: prices are of an even load, and so is all that a dry run knows."""
+    uneven = [each.words for each in run if _has_experts(each) and not _is_balanced(each)]
+    if any(map(_is_balanced, run)):
+        yield (
+            "Every expert gets as many tokens, as it was priced: with routing balanced, which 'run --dry' takes as "
+            "well. With 'routing: real' tokens go where the router sends them."
+        )
+    if uneven:
+        yield (
+            f"Tokens go where the router sends them, which 'run --dry' refuses, in {'; '.join(uneven)}: they do not "
+            "come out even over the experts."
+        )
+
+
+def _has_experts(candidate: Candidate) -> bool:
+    return candidate.priced.job.shape.has_experts
+
+
+def _is_balanced(candidate: Candidate) -> bool:
+    priced = candidate.priced
+    balanced = replace(priced, options={**priced.options, "routing": "balanced"})
+    return _has_experts(candidate) and Ours().objection(balanced) is None
+
+
 def _entry(candidate: Candidate, of: Question) -> Iterator[str]:
     yield "  - benchmark: train_step"
     yield f"    shape: {mapping_of(of.shape)}"
@@ -87,4 +112,6 @@ def _entry(candidate: Candidate, of: Question) -> Iterator[str]:
     yield f"    micro_batch_size: {candidate.priced.job.micro_batch_size}"
     yield f"    layouts: [{candidate.layout}]"
     yield f"    recompute: {candidate.priced.recompute}"
+    if _is_balanced(candidate):
+        yield "    routing: balanced"
     yield "    dtype: bfloat16"

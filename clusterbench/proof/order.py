@@ -27,7 +27,7 @@ def check_order(step: BuiltStep, device: torch.device) -> None:
     if not isinstance(step, TrainingStep) or step.assembly.stages is None:
         return
     seen = [Action(kind, stage, at) for kind, stage, at, *_ in step.assembly.stages.timeline(step)]  # type: ignore[arg-type]
-    planned = step.job.actions or _one_by_one(step)
+    planned = step.job.order.actions if step.job.order else _one_by_one(step)
     first = next((at for at, pair in enumerate(zip_longest(seen, planned)) if pair[0] != pair[1]), -1)
     off = over_all_ranks({"": {"": float(first + 1)}}, device)[""][""]
     if off:

@@ -19,17 +19,21 @@ from clusterbench.formulas.schedules import (
     SCHEDULES,
     Action,
     Messages,
-    RankOrder,
+    backwards,
+    behind_forwards,
     bubble_formula,
     costs_in_torch,
     default_chunks,
+    fullest_moments,
     in_flight,
+    last_moments,
     messages,
     objection,
     order,
     peak_held,
     placement,
     play,
+    rank_order,
     stages_of,
 )
 
@@ -305,15 +309,23 @@ def test_stages_are_weighed():
 
 @given(accepted())
 def test_what_is_sent_is_received(case):
-    counts = messages(order(*case))
+    orders, counts = order(*case), messages(*case)
+    rank_of = placement(orders)
+    for rank, count in enumerate(counts):
+        steps = [("F", 1), ("F", -1), ("BI", -1), ("BI", 1)]
+        sent = [
+            sum(kind in kinds and rank_of.get(stage + step, rank) != rank for kind, stage, _ in orders[rank])
+            for kinds, step in steps
+        ]
+        assert list(count) == sent
     assert sum(c.activations_sent for c in counts) == sum(c.activations_received for c in counts)
     assert sum(c.gradients_sent for c in counts) == sum(c.gradients_received for c in counts)
 
 
 def test_a_v_needs_no_message_at_its_turn_and_a_loop_goes_round():
-    assert messages(order("zbv", 4, 8, 2))[3] == Messages(8, 8, 8, 8) == messages(order("zbv", 4, 8, 2))[0]
-    assert messages(order("interleaved_1f1b", 4, 8, 2))[3] == Messages(8, 16, 16, 8)
-    assert messages(order("interleaved_1f1b", 1, 8, 2)) == [Messages(0, 0, 0, 0)]
+    assert messages("zbv", 4, 8, 2)[3] == Messages(8, 8, 8, 8) == messages("zbv", 4, 8, 2)[0]
+    assert messages("interleaved_1f1b", 4, 8, 2)[3] == Messages(8, 16, 16, 8)
+    assert messages("interleaved_1f1b", 1, 8, 2) == (Messages(0, 0, 0, 0),)
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 4), (4, 12), (8, 24)])
@@ -324,7 +336,8 @@ def test_played_through_with_free_sending_1f1b_is_the_closed_form(p, m):
 @given(st.sampled_from(sorted(SCHEDULES)), st.integers(2, 5), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_the_moments_of_a_rank_order_peak_where_its_actions_do(schedule: str, p: int, rounds: int, random) -> None:
     chunks = default_chunks(schedule)
-    for actions in order(schedule, p, 2 * p * rounds, chunks):
+    for rank, actions in enumerate(order(schedule, p, 2 * p * rounds, chunks)):
+        planned = rank_order(schedule, p, 2 * p * rounds, chunks, rank)
         kept, sent, more = ({stage: random.randint(0, 9) for stage in range(p * chunks)} for _ in range(3))
         held, begun, peaks = Counter(), Counter(), [0, 0]  # where what was sent goes with the backward, and stays
         for kind, stage, _ in actions:
@@ -334,18 +347,36 @@ def test_the_moments_of_a_rank_order_peak_where_its_actions_do(schedule: str, p:
                 now = sum(kept[at] * held[at] + sent[at] * outputs[at] for at in held)
                 peaks[which] = max(peaks[which], now + (more[stage] if kind == "F" else 2 * more[stage]))
             held[stage] -= kind in "BW"
-        full = RankOrder(actions).full
         for which, peak in enumerate(peaks):
             assert peak == max(
                 sum(kept[at] * at_once[at] + sent[at] * (at_once, begun)[which][at] for at in at_once)
                 + (more[stage] if kind == "F" else 2 * more[stage])
-                for kind, stage, at_once, begun, *_ in full
+                for kind, stage, at_once, begun, *_ in planned.full
             )
-        assert RankOrder(actions).num_microbatches == 2 * p * rounds
         backwards = [(stage, at) for at, (kind, stage, _) in enumerate(actions) if kind != "F"]
-        for stage, (first, last) in RankOrder(actions).backwards.items():
+        for stage, (first, last) in planned.backwards.items():
             assert [at for other, at in backwards if other == stage][:: len(backwards)] == [first]
             assert max(at for other, at in backwards if other == stage) == last
-        for stage, number in RankOrder(actions).behind_forwards.items():
+        for stage, number in planned.behind_forwards.items():
             kinds = [action.kind for action in actions if action.stage == stage]
             assert number == sum(before == "F" for before in ["F", *kinds[:-1]])
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 4), st.integers(1, 3), st.integers(0, 12))
+def test_what_follows_from_two_short_orders_is_what_follows_from_all_actions(schedule, p, chunks, more):
+    chunks = chunks if SCHEDULES[schedule].any_chunks else default_chunks(schedule)
+    m = next(m for m in range(5 * p + more, 9 * p + 13) if objection(schedule, p, m, chunks) is None)
+    for rank in range(p):
+        planned = rank_order(schedule, p, m, chunks, rank)
+        assert planned.in_flight == in_flight(planned.actions)
+        assert planned.backwards == backwards(planned.actions)
+        assert planned.behind_forwards == behind_forwards(planned.actions)
+        assert planned.full == fullest_moments(planned.actions)
+        assert planned.ends == last_moments(planned.actions)
+
+
+def test_nothing_is_written_down_of_many_microbatches():
+    planned = rank_order("1f1b", 8, 1_000_000, 1, 0)
+    (end,) = planned.ends
+    assert (end.begun, planned.backwards) == ({0: 1_000_000}, {0: (8, 1_999_999)})
+    assert "actions" not in vars(planned)

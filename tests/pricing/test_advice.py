@@ -1,6 +1,7 @@
 """``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,10 @@ from clusterbench.cli import main
 from clusterbench.cluster import Cluster, Found, MachineOptions, accelerators
 from clusterbench.job import TrainingJob
 from clusterbench.launch.dry import plan_of
-from clusterbench.layout import every_layout
+from clusterbench.layout import ParallelLayout, every_layout
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
-from clusterbench.pricing.advice import RECOMPUTED, Question, advise, order_words
+from clusterbench.pricing.advice import RECOMPUTED, Advice, Candidate, Question, advise, order_words
 from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.profiles.ours import Ours
@@ -74,6 +75,25 @@ def test_the_suite_of_the_first_five_is_planned_without_a_refusal(advice, tmp_pa
     assert [case.point["layout"] for case in plan.cases] == [str(each.layout) for each in advice.ranked[:5]]
     assert [case.point["micro_batch_size"] for case in plan.cases] == [
         each.priced.job.micro_batch_size for each in advice.ranked[:5]
+    ]
+
+
+def test_the_suite_of_experts_is_one_that_can_be_run_dry(tmp_path):
+    """Real routing, which is the default, takes data: each case of such a suite was refused."""
+    file = tmp_path / "advised.yaml"
+    of = replace(question("moe-flat-tiny", 1, 8), seq_len=4098)
+    jobs = [TrainingJob(of.shape, ParallelLayout.parse("dp8+ep4"), 4098, 32, size, "bfloat16") for size in (2, 1)]
+    ranked = [Candidate(PricedJob(job, 8), 1e9, 1.0, "fits") for job in jobs]
+    advice = Advice(of, ranked, (), None, Counter(), tried=2, num_fitting=2)
+    suite = advised_suite([advice], "ours")
+    file.write_text(suite.text)
+    plan = plan_of(load_suite(file), MachineOptions(gpu="h100-sxm-80gb"), Found())
+    assert [case.point["routing"] for case in plan.cases] == ["balanced"]
+    assert suite.remarks == [
+        "Every expert gets as many tokens, as it was priced: with routing balanced, which 'run --dry' takes as well. "
+        "With 'routing: real' tokens go where the router sends them.",
+        "Tokens go where the router sends them, which 'run --dry' refuses, in dp8+ep4, micro-batch 1: they do not come "
+        "out even over the experts.",
     ]
 
 
