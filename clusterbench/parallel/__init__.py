@@ -240,9 +240,8 @@ class Parallelism(ABC):
         """Whether ranks read and write each other's memory, for which torch wants each on a device of its own."""
         return False
 
-    @property
-    def keeps_on_host(self) -> bool:
-        """Whether weights, their gradients and optimizer state are in host memory between uses."""
+    def keeps_on_host(self, job: TrainingJob) -> bool:
+        """Whether weights, their gradients and optimizer state are in host memory between uses, and not on a card."""
         return False
 
     def rounding(self, dtype: str) -> float:

@@ -147,5 +147,6 @@ def test_states_in_host_memory_are_not_expected_on_a_card(device: str, unknown: 
     """An H200 held none of them, and was said to hold 100 % too little."""
     active, job = step("dp2+zero3", offload=True)
     assert not_predicted(replace(job, device=device), active).keys() - {TOTAL} == unknown
+    assert (TOTAL in not_predicted(replace(job, device=device), active)) == (device == "cuda")
     kept, job = step("dp2+zero3")
     assert not_predicted(replace(job, device=device, dtype="bfloat16"), kept) == {}
