@@ -567,6 +567,7 @@ def _in_norm(job: TrainingJob) -> float:
 def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:
     ahead = 0.0
     if sharding is not None and sharding.frees and not (sharding.by_stage and walk.adds_up):
+        walk.mark("the gather of a layer", _gathered_last(sharding))
         ahead = 0.0 if is_last else sharding.layer[0].gathered
         walk.alive += sum(group.gathered for group in sharding.layer) + ahead
     walk.alive += layer.again - layer.used
