@@ -454,13 +454,10 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
     walk.alive -= forward["loss.parts"] + forward["head.input"]
     if "head.weight" not in weights:  # it is added to the look-up's gradient, when that is there
         walk.mark("backward of the loss", head.gradient * head.sharded)
-    elif head.sharded:
-        walk.alive += head.gradient
-        walk.mark("backward of the loss")
-        walk.alive -= made
-    elif walk.adds_up:
-        walk.mark("backward of the loss")
-        walk.alive -= made
+    else:
+        becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
+        walk.mark("backward of the loss", becomes * (becomes != made))
+        walk.alive += becomes * (head.sharded or not walk.adds_up) - made
     walk.mark("backward of the norm", forward["head.input"])
     walk.alive -= forward["loss.input_gradient"] + forward["norm.input"] + forward["norm.rstd"]
 

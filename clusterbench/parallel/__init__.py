@@ -386,6 +386,10 @@ class Parallelism(ABC):
         """
         return None
 
+    def kept_as_gradients(self, job: TrainingJob) -> Sequence[str]:
+        """Names among its activations that are the gradients of weights themselves, and count as such."""
+        return ()
+
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         """What torch may hold beyond the formulas of memory, or let go earlier, and why."""
         return ()
@@ -704,7 +708,10 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
     by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
-        held = [sum(moment.values()) for moment in moments_of(job.held[0])]
+        of_others = [name for parallelism in active for name in parallelism.kept_as_gradients(job)]
+        held = [
+            sum(size for name, size in moment.items() if name not in of_others) for moment in moments_of(job.held[0])
+        ]
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
 
