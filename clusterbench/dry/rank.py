@@ -51,7 +51,7 @@ def dry_rank(
     started_s = time.process_time()
     without_data, left_out = zip(*(parallelism.without_data() for parallelism in every), strict=True)
     run = _attending(without_data, job)
-    has_host, place = any(each.keeps_on_host for each in active_in(job.layout, run)), torch.device(device)
+    has_host, place = any(each.keeps_on_host(job) for each in active_in(job.layout, run)), torch.device(device)
     if has_host and place == CARD:
         place = CARD_BESIDE_HOST
     as_on_cuda = cuda_operators() if job.device != place.type else nullcontext()

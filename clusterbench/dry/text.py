@@ -100,7 +100,7 @@ def _formula(job: TrainingJob, every: Sequence[Parallelism]) -> float:
 
 def _on_host(active: Sequence[Parallelism], job: TrainingJob) -> float:
     """Bytes of states that are not on the card when most is: gradients are there from the second micro-batch on."""
-    if not any(each.keeps_on_host for each in active):
+    if not any(each.keeps_on_host(job) for each in active):
         return 0.0
     states = expected_states(active, job)
     gradients = states["gradients"] * (job.gradient_accumulation_steps > 1)

@@ -454,13 +454,10 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
     walk.alive -= forward["loss.parts"] + forward["head.input"]
     if "head.weight" not in weights:  # it is added to the look-up's gradient, when that is there
         walk.mark("backward of the loss", head.gradient * head.sharded)
-    elif head.sharded:
-        walk.alive += head.gradient
-        walk.mark("backward of the loss")
-        walk.alive -= made
-    elif walk.adds_up:
-        walk.mark("backward of the loss")
-        walk.alive -= made
+    else:
+        becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
+        walk.mark("backward of the loss", becomes * (becomes != made))
+        walk.alive += becomes * (head.sharded or not walk.adds_up) - made
     walk.mark("backward of the norm", forward["head.input"])
     walk.alive -= forward["loss.input_gradient"] + forward["norm.input"] + forward["norm.rstd"]
 
@@ -567,6 +564,7 @@ def _in_norm(job: TrainingJob) -> float:
 def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:
     ahead = 0.0
     if sharding is not None and sharding.frees and not (sharding.by_stage and walk.adds_up):
+        walk.mark("the gather of a layer", _gathered_last(sharding))
         ahead = 0.0 if is_last else sharding.layer[0].gathered
         walk.alive += sum(group.gathered for group in sharding.layer) + ahead
     walk.alive += layer.again - layer.used

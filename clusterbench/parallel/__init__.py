@@ -240,9 +240,8 @@ class Parallelism(ABC):
         """Whether ranks read and write each other's memory, for which torch wants each on a device of its own."""
         return False
 
-    @property
-    def keeps_on_host(self) -> bool:
-        """Whether weights, their gradients and optimizer state are in host memory between uses."""
+    def keeps_on_host(self, job: TrainingJob) -> bool:
+        """Whether weights, their gradients and optimizer state are in host memory between uses, and not on a card."""
         return False
 
     def rounding(self, dtype: str) -> float:
@@ -386,6 +385,10 @@ class Parallelism(ABC):
         With another ``seq_len`` they are as many, and in the same order.
         """
         return None
+
+    def kept_as_gradients(self, job: TrainingJob) -> Sequence[str]:
+        """Names among its activations that are the gradients of weights themselves, and count as such."""
+        return ()
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         """What torch may hold beyond the formulas of memory, or let go earlier, and why."""
@@ -705,7 +708,10 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
     by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
-        held = [sum(moment.values()) for moment in moments_of(job.held[0])]
+        of_others = [name for parallelism in active for name in parallelism.kept_as_gradients(job)]
+        held = [
+            sum(size for name, size in moment.items() if name not in of_others) for moment in moments_of(job.held[0])
+        ]
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from clusterbench.job import TrainingJob
+from clusterbench.job import TrainingJob, kept_bytes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Slack
+from clusterbench.parallel import Parallelism
 from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ class ChunkedLoss(Parallelism):
         rest = {name: size for name, size in held.items() if not name.startswith("loss.")}
         return rest | gradient | {"loss.parts": parts, "loss.input_gradient": held["head.input"]}
 
-    def slack(self, job: TrainingJob) -> Iterable[Slack]:
-        only, replicated = job.gradient_accumulation_steps == 1, job.layout.degree("dp_cp") > 1
-        as_made = job.compute_bytes == job.master_bytes
-        if (as_made or only) if job.layout.shards_gradients else (only and not replicated):
-            size_bytes = float(job.shape.vocab_size * job.shape.hidden_size * job.master_bytes)
-            yield Slack(size_bytes, "the head's gradient is the one that is kept, and counts as such")
+    def kept_as_gradients(self, job: TrainingJob) -> Sequence[str]:
+        """The head's gradient: where it is cast, added to another, or copied into a bucket of DDP's, that is kept."""
+        is_sharded, only = job.layout.shards_gradients, job.gradient_accumulation_steps == 1
+        as_made = max(4, job.compute_bytes) == (job.compute_bytes if is_sharded else kept_bytes("head.weight", job))
+        is_moved = not is_sharded and (job.layout.degree("dp_cp") > 1 or not only)
+        return ("loss.head_gradient",) if as_made and not is_moved and not job.shape.tied_embeddings else ()
 
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.model.chunked_loss import put_loss_into_head

@@ -1,8 +1,10 @@
 """Formulas of memory and traffic against dry runs of mixes that are drawn from a seed.
 
-``python -m tests.dry.formulas [NUMBER [SEED [FILE]]]`` draws so many steps that can be run, dry-runs a rank of the
-first and of the last stage of each, and prints how far each formula is from what the rank held and sent. FILE keeps
-what the ranks did: with it a later call compares other formulas with the same ranks at once.
+``python -m tests.dry.formulas [--deep] [NUMBER [SEED [FILE]]]`` draws so many steps that can be run, dry-runs a rank of
+the first and of the last stage of each, and prints how far each formula is from what the rank held and sent. With
+``--deep`` a step has three to eight layers, or as many as its stages take, and a pipeline micro-batches enough to run
+full. FILE keeps what the ranks did, also when interrupted: with it a later call goes on, or compares other formulas
+with the same ranks at once.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from clusterbench.shape import ModelShape, named_shape
 from clusterbench.trainers.ours import Ours
 from clusterbench.words import aligned
 
-# drawn are all but the last
 SHAPES: Mapping[str, ModelShape] = {
     "dense": replace(named_shape("llama-tiny"), num_kv_heads=8, vocab_size=512, ffn_hidden_size=512),
     "gqa": replace(named_shape("llama-tiny"), num_kv_heads=2, vocab_size=2048),
     "moe": named_shape("moe-tiny"),
     "tied": replace(named_shape("llama-tiny"), vocab_size=8192, tied_embeddings=True),
+    "shared": named_shape("moe-shared-tiny"),
 }
+DEEP_ONLY: Mapping[str, str] = {"dense": "tied", "moe": "shared"}
+"""Shape -> what is drawn in its place now and then, of deep steps alone."""
+
 BANDS: Mapping[str, float] = {
     "parameters": 0.0,
     "gradients": 0.0,
@@ -100,11 +105,13 @@ class Apart:
 # Drawing
 
 
-def mixes(number: int, seed: int) -> list[Mix]:
+def mixes(number: int, seed: int, deep: bool = False) -> list[Mix]:
     """So many different steps that can be run and dry-run."""
     source, found = random.Random(seed), dict[str, Mix]()
     while len(found) < number:
         mix = _drawn(source)
+        if mix is not None and deep:
+            mix = _deeper(source, mix)
         if mix is not None:
             found[str(mix)] = mix
     return list(found.values())
@@ -145,6 +152,25 @@ def _drawn(source: random.Random) -> Mix | None:
     layers = source.choice([stages, stages + 1, 2 * stages]) if layout.uses("pp") else 2  # one more: not even
     mix = Mix(shape, layers, str(layout), options, of_job)
     return mix if objection(mix.job, from_options(options)) is None else None
+
+
+def _deeper(source: random.Random, mix: Mix) -> Mix | None:
+    """With more layers and micro-batches, and what saves memory where there are many; None where it cannot be run."""
+    layout, options, of_job = ParallelLayout.parse(mix.layout), dict(mix.options), dict(mix.of_job)
+    if layout.uses("pp"):
+        layout = replace(layout, pp=source.choice([layout.pp, layout.pp, 3, 6]))
+        stages = layout.pp * default_chunks(options["schedule"])
+        layers = source.randint(max(3, stages), max(8, stages + 3))
+        micro_batches = layout.pp * source.choice([1, 2, 3]) + source.choice([0, 0, 1])
+        of_job["global_batch_size"] = micro_batches * of_job["micro_batch_size"] * layout.dp
+    else:
+        layers = source.randint(3, 8)
+        options["loss_chunks"] = 1 if layout.uses("tp") else source.choice([1, 1, 4])
+    if layout.shards_gradients:
+        options["offload"] = source.random() < 0.15
+    shape = source.choice([mix.shape, mix.shape, DEEP_ONLY.get(mix.shape, mix.shape)])
+    deeper = Mix(shape, layers, str(layout), options, of_job)
+    return deeper if objection(deeper.job, from_options(options)) is None else None
 
 
 def _layout(source: random.Random, shape: str) -> ParallelLayout | None:
@@ -306,13 +332,16 @@ def _figures(some: Sequence[Apart]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    number, seed = int(next(iter(arguments), "200")), int(next(iter(arguments[1:]), "0"))
-    file = Path(arguments[2]) if len(arguments) > 2 else None
+    deep, figures = "--deep" in arguments, [each for each in arguments if each != "--deep"]
+    number, seed = int(next(iter(figures), "200")), int(next(iter(figures[1:]), "0"))
+    file = Path(figures[2]) if len(figures) > 2 else None
     kept = json.loads(file.read_text()) if file and file.exists() else {}
-    drawn = mixes(number, seed)
-    dry_ranks_of(drawn, kept)
-    if file:
-        file.write_text(json.dumps(kept))
+    drawn = mixes(number, seed, deep)
+    try:
+        dry_ranks_of(drawn, kept)
+    finally:
+        if file:
+            file.write_text(json.dumps(kept))
     found = list(compared(drawn, kept))
     print("\n".join(table(found, largest=40)))
     return int(any(each.is_beyond for each in found))

@@ -240,6 +240,12 @@ def test_the_same_seed_draws_the_same_mixes() -> None:
     assert mixes(5, SEED) != mixes(5, SEED + 1)
 
 
+def test_deep_steps_are_of_three_layers_at_least() -> None:
+    drawn = mixes(NUMBER, SEED, deep=True)
+    assert all(mix.layers >= max(3, mix.job.layout.pp) for mix in drawn)
+    assert drawn[:5] == mixes(5, SEED, deep=True)
+
+
 def test_what_interleaved_stages_sent_is_held_to_the_end_of_the_step() -> None:
     """Outputs and gradients: two messages of each micro-batch on the last rank, one on the first; 9 % of 16 of them."""
     words = [

@@ -11,6 +11,7 @@ from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.memory import MemoryTracker
+from clusterbench.expected.memory import held_memory
 from clusterbench.job.dry import HOST
 from clusterbench.job.passes import STATES
 from clusterbench.parallel import active_in, expected_states, from_options
@@ -41,7 +42,7 @@ def held_for_real(case: Case) -> tuple[dict[str, int], dict[str, int]]:
 @pytest.mark.gloo
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_states_are_in_host_memory_and_what_is_gathered_is_on_the_card(case: Case) -> None:
-    job, every = make_job(case[0], **case[2]), from_options(case[1])
+    job, every = make_job(case[0], device="cuda", **case[2]), from_options(case[1])
     (dry,) = dry_ranks(Ours(), job, every, "megatron", [0])
     at_rest, at_most = run_ranks(job.layout.world_size, held_for_real, case)[0]
     assert {name: dry.host[name] for name in STATES} == {name: at_rest[name] for name in STATES}
@@ -49,9 +50,16 @@ def test_states_are_in_host_memory_and_what_is_gathered_is_on_the_card(case: Cas
     assert {name: dry.host[name] for name in STATES} == states
     assert dry.memory["parameters"] == at_most["parameters"] - at_rest["parameters"]
     assert dry.memory["optimizer_state"] == 0
-    # for forward a layer's shares are copied to the card before they are gathered
-    copied = dry.memory["activations"] - at_most["activations"]
-    assert -64 <= copied <= at_rest["parameters"] / job.shape.num_layers
+
+
+@pytest.mark.gloo
+def test_on_a_cpu_they_are_where_all_else_is() -> None:
+    """A rank was said to need 3.7 MB, with 5.2 MB of states *in host memory, not on the card* beside them."""
+    layout, options, changes = CASES[0]
+    job, every = make_job(layout, **changes), from_options(options)
+    (dry,) = dry_ranks(Ours(), job, every, "megatron", [0])
+    assert dry.host == {}
+    assert dry.memory["total"] == pytest.approx(held_memory(active_in(job.layout, every), job)["total"], rel=0.001)
 
 
 @pytest.mark.gloo
@@ -62,6 +70,9 @@ def test_a_card_is_left_with_the_rest_and_the_host_does_the_update() -> None:
     (off,) = dry_ranks(Ours(), job, from_options(OFF), "megatron", [0])
     assert kept.host == {}
     assert off.memory["total"] < kept.memory["total"] - off.host["parameters"] - off.host["optimizer_state"]
+    # for forward a layer's shares are copied to the card before they are gathered
+    copied = off.memory["activations"] - kept.memory["activations"]
+    assert 0 <= copied <= off.host["parameters"] / job.shape.num_layers
     assert off.sent == kept.sent
     assert off.executed == kept.executed
     assert off.chain == kept.chain

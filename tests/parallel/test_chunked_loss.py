@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from clusterbench.expected.total import fullest_moment
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options
 from clusterbench.parallel.chunked_loss import ChunkedLoss
+from clusterbench.shape import ModelShape, named_shape
 from tests.training.jobs import make_job, objection_to
 
 
@@ -56,14 +58,42 @@ def test_eight_chunks_of_8192_tokens_save_the_logits_of_llama_8b() -> None:
     assert whole - chunked > 2 * logits / 1e9
 
 
-def test_a_gradient_that_is_kept_as_it_was_made_counts_as_one_and_not_as_an_activation() -> None:
-    def slack(layout: str, batch: int, dtype: str) -> float:
-        job = make_job(layout, global_batch_size=batch, dtype=dtype)
-        return sum(each.size_bytes for each in ChunkedLoss(loss_chunks=2).slack(job))
+ONE_LAYER = replace(named_shape("llama-tiny"), num_layers=1)
+DENSE = replace(ONE_LAYER, num_kv_heads=8, vocab_size=512, ffn_hidden_size=512)
+TIED = replace(ONE_LAYER, vocab_size=8192, tied_embeddings=True)
 
-    head = 4.0 * make_job().shape.vocab_size * make_job().shape.hidden_size
-    assert slack("tp1", 2, "bfloat16") == head
-    assert slack("tp1", 4, "bfloat16") == slack("dp2", 4, "bfloat16") == slack("dp2+zero3", 8, "bfloat16") == 0
-    assert slack("dp2+zero3", 8, "float32") == head
-    held = held_memory(active_in(ParallelLayout(), from_options({"loss_chunks": 2})), make_job())
-    assert held["activations"] > head
+
+def held_on_a_cpu(layout: str, micro_batches: int, shape: ModelShape = DENSE, **changes: str) -> dict[str, float]:
+    batch = {"global_batch_size": micro_batches * ParallelLayout.parse(layout).dp, "micro_batch_size": 1}
+    job = replace(make_job(layout, seq_len=64, **batch, **{"dtype": "bfloat16", **changes}), shape=shape)
+    return held_memory(active_in(job.layout, from_options({"loss_chunks": 4})), job)
+
+
+def test_a_gradient_that_is_kept_as_it_was_made_counts_as_one_and_not_as_an_activation() -> None:
+    """Dry runs on a CPU held 26 and 17 % less than the formula said of activations."""
+
+    def held(*job: Any, **changes: str) -> float:
+        return held_on_a_cpu(*job, **changes)["activations"]
+
+    narrow, pure = {"gradient_dtype": "bfloat16"}, {"precision": "pure_bfloat16"}
+    as_made = [held("tp1", 1), held("tp1", 1, dtype="float32"), held("dp2+zero3", 2, dtype="float32")]
+    assert as_made == pytest.approx([745_224, 1_289_992, 1_291_020], abs=16)
+    others = [held("dp2+zero1", 1), held("dp2+zero2", 1), held("tp1", 1, **narrow), held("tp1", 1, **pure)]
+    assert others == pytest.approx([1_007_368] * 4, abs=16)
+    tied = [held(layout, 1, TIED, dtype="float32") for layout in ("tp1", "dp2+zero2")]
+    assert tied == pytest.approx([9_744_136] * 2, abs=16)
+
+
+@pytest.mark.parametrize(
+    ("layout", "micro_batches", "changes", "dry"),
+    [
+        ("dp2+zero3", 2, {"dtype": "float32"}, 6_933_052),
+        ("dp2+zero3", 1, {"precision": "pure_bfloat16"}, 3_139_768),
+        ("tp1", 1, {"precision": "pure_bfloat16"}, 3_369_016),
+    ],
+)
+def test_what_is_held_at_once_is_what_dry_runs_held(
+    layout: str, micro_batches: int, changes: dict[str, str], dry: int
+) -> None:
+    """ZeRO 3 gathers a layer again, which is there twice then: 2.1 % more. A narrow weight keeps no wide gradient."""
+    assert held_on_a_cpu(layout, micro_batches, **changes)["total"] == pytest.approx(dry, rel=0.0005)
