@@ -148,20 +148,18 @@ class FullySharded(Parallelism):
         layers_at_once = at_once * sum(group.padded for group in layer)
         # Norm and head have their gradients first, and wait for the embedding's: they are reduced together. The shares
         # of layers add up meanwhile; from the second micro-batch on all of them are there from the start.
-        largest = max(layer, key=lambda group: group.whole)
         shares = num_layers * sum(group.share for group in layer) * job.master_bytes
-        in_layers = (root.behind_layers + largest.whole) * job.compute_bytes
         at_root = root.whole * job.compute_bytes
         if job.gradient_accumulation_steps > 1:
-            gradients = states["gradients"] + max(in_layers, at_root)
+            in_layers = root.behind_layers + max(group.whole for group in layer)
+            gradients = states["gradients"] + max(in_layers * job.compute_bytes, at_root)
         else:
-            # experts, the second group of a layer, are reduced before the rest of it
-            own = sum(group.share for group in layer[: layer.index(largest) + 1]) * job.master_bytes
             reduced = root.share * job.master_bytes
             never_sharded = states["gradients"] - shares - reduced
             # the gradient of the last weight is let go after the share of all has been made
             last = reduced + root.last * job.compute_bytes
-            gradients = never_sharded + max(in_layers + shares - own, max(at_root, last) + shares)
+            beside = root.behind_layers * job.compute_bytes + _beside_shares(layer, job)
+            gradients = never_sharded + shares + max(beside, at_root, last)
         return states | {
             "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
             "gradients": gradients,
@@ -409,6 +407,19 @@ def _groups(
         layer.append(group(experts, "edp", experts_on))
     around = {name: size for name, size in weights.items() if name not in in_layer}
     return layer, group(around, axis, sharers)
+
+
+def _beside_shares(layer: Sequence[Group], job: TrainingJob) -> float:
+    """Bytes of a layer's whole gradients at most, while it is reduced behind all others, less its shares not there yet.
+
+    Experts, the second group of a layer, are reduced before the rest of it.
+    """
+    most, missing = 0.0, 0.0
+    for group in layer:
+        share = group.share * job.master_bytes
+        most = max(most, group.whole * job.compute_bytes - share - missing, group.last * job.compute_bytes - missing)
+        missing += share
+    return most
 
 
 def _take_share(weight: Weight, rank: int, ranks: int) -> None:

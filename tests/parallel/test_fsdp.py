@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbench.job import weight_shapes
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
     active_in,
     expected_at_rest,
@@ -87,6 +88,16 @@ def test_stage_3_holds_a_layer_beside_its_shard_and_stage_2_all() -> None:
     assert held["dp4+zero2"] == PARAMETERS
     layers = PARAMETERS - (2 * job.shape.vocab_size + 1) * job.shape.hidden_size * 8
     assert held["dp4+zero3"] == PARAMETERS - layers * 3 / 4  # one of four layers at a time
+
+
+@pytest.mark.parametrize(
+    ("layout", "held"), [("cp2-tp4+sp+zero3", 5_286_144), ("dp2-tp2+sp+zero3", 5_449_984), ("dp2-tp4+zero2", 5_286_144)]
+)
+def test_the_last_gradient_of_a_layer_is_there_beside_its_share(layout: str, held: int) -> None:
+    """Where experts are whole that is their last weight's; so many bytes of gradients dry runs held."""
+    num_replicas = ParallelLayout.parse(layout).dp
+    job = make_job(layout, shape="moe-tiny", dtype="bfloat16", micro_batch_size=1, global_batch_size=num_replicas)
+    assert expected_memory(active_in(job.layout, from_options({})), job)["gradients"] == held
 
 
 def test_replicas_of_shards_gather_among_fewer_and_sum_what_is_left() -> None:
