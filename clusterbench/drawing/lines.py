@@ -21,6 +21,8 @@ from clusterbench.words import legible
 LONGEST_AT_AN_END = 24
 """Letters of a curve's name beside its end; longer names take the width of the axes."""
 
+_LEAST_IN_ONE_UNIT = 1e-3
+"""Of the foot of a logarithmic axis: below it each tick has a unit of its own."""
 _LETTER = 0.017
 """Width of a letter at a tick, as a share of the axes' width."""
 
@@ -165,8 +167,17 @@ class Lines:
             top = max([self._of(value) for value in [*self._values, *self._dotted.values()]], default=1.0)
             axes.set_ylim(0, top * 1.16 or 1)
             axes.yaxis.set_major_locator(MaxNLocator(5))
+        if self.logarithmic and axes.get_ylim()[0] < _LEAST_IN_ONE_UNIT:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: self._in_its_own_unit(value)))
+            return
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
         axes.set_ylabel(self._of.unit)
+
+    def _in_its_own_unit(self, height: float) -> str:
+        """A height of the axis, as ``10 kB/s`` where the axis is in GB/s."""
+        value = height * self._of.divisor
+        own = scale(self.unit, [value * (1 + 1e-9)])  # 1e-5 GB/s is a little less than 10 kB/s
+        return f"{digits(own(value))} {own.unit}"
 
     def _set_places(self, axes: Axes) -> None:
         axes.set_xticks([*self._named.values()], [legible(self.x_ticks[x]) for x in self._named])

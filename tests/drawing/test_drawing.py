@@ -98,6 +98,20 @@ def test_a_logarithmic_axis_holds_low_and_high_and_has_two_ticks(factor: float) 
         assert sum(bottom <= tick <= top for tick in axes.get_yticks()) >= 2
 
 
+def test_on_an_axis_of_many_decades_each_tick_has_its_own_unit() -> None:
+    def labels(least: float) -> tuple[str, list[str]]:
+        marks = Mark(1, least), Mark(2, 2e9)
+        series = [Series("a", marks)]
+        figure = Lines("t", series, "B/s", {1: "1", 2: "2"}, x_label="x", logarithmic=True).panel().figure
+        (axes,) = figure.axes
+        bottom, top = axes.get_ylim()
+        ticks = [tick for tick in axes.get_yticks() if bottom <= tick <= top]
+        return axes.get_ylabel(), [axes.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
+
+    assert labels(2e4) == ("", ["100 kB/s", "1 MB/s", "10 MB/s", "100 MB/s", "1 GB/s"])
+    assert labels(2e7) == ("GB/s", ["0.1", "1"])
+
+
 def _axis(sizes: list[float], name: str = "{:.0f}") -> tuple[list[float], list[str]]:
     """Where points of these sizes stand, and the labels at the axis."""
     series = [Series("a", tuple(Mark(size, 1.0) for size in sizes))]
