@@ -45,8 +45,7 @@ class PipelineBubble(Chart[list[list[Trained]]]):
         return [figure for group in data[:MOST] for figure in _panels(group, _title(group, data))]
 
     def answer(self, data: list[list[Trained]]) -> str:
-        deepest = max(data, key=lambda group: group[0].layout.pp)
-        return _sentence(deepest, _title(deepest, data))
+        return "\n".join(_sentence(group, _title(group, data)) for group in data[:MOST])
 
     def left_out(self, data: list[list[Trained]]) -> str:
         return curves_note(len(data), MOST, "layouts and workloads")

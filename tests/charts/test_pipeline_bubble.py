@@ -4,7 +4,9 @@ from tests.charts.steps import trained
 from tests.report.synthetic import of_rows
 
 
-def step(schedule: str, measured: float, simulated: float, formula: float, speed: float) -> list[Row]:
+def step(
+    schedule: str, measured: float, simulated: float, formula: float, speed: float, layout: str = "pp4"
+) -> list[Row]:
     figures = {
         "bubble/measured": measured,
         "bubble/measured!": formula,
@@ -12,7 +14,7 @@ def step(schedule: str, measured: float, simulated: float, formula: float, speed
         "tokens_per_s_per_rank": speed,
         "peak_memory/activations": 9.0,
     }
-    return trained("pp4", figures, schedule=schedule)
+    return trained(layout, figures, schedule=schedule)
 
 
 ROWS = [*step("naive", 0.8, 0.75, 0.75, 100), *step("1f1b", 0.4, 0.3, 0.27, 250), *step("zbv", 0.35, 0.2, 0.1, 240)]
@@ -52,3 +54,11 @@ def test_of_schedules_that_idle_alike_none_is_first() -> None:
     data = chart.select(of_rows([*step("1f1b", 0.4, 0.3, 0.27, 250), *step("gpipe", 0.4, 0.3, 0.27, 240)]))
     assert data is not None
     assert chart.answer(data).startswith("On pp4 all 2 schedules idle alike, 40 % of the step (")
+
+
+def test_each_layout_that_is_drawn_is_answered() -> None:
+    chart = PipelineBubble()
+    shallow = [*step("naive", 0.6, 0.5, 0.5, 200, "pp2"), *step("zbv", 0.2, 0.1, 0.1, 240, "pp2")]
+    data = chart.select(of_rows([*shallow, *ROWS]))
+    assert data is not None
+    assert [line.split(" idles")[0] for line in chart.answer(data).splitlines()] == ["On pp2 zbv", "On pp4 zbv"]
