@@ -138,9 +138,9 @@ def _same_ranks(layout: ParallelLayout) -> tuple[object, ...]:
 
 
 def _start(group: Sequence[Step], alike: Callable[[ParallelLayout], tuple[object, ...]]) -> str:
-    """What the degrees of a curve share beside the work: ``from dp4``, ``4 ranks, from dp4``; nothing from one rank."""
+    """What the degrees of a curve share beside the work: ``from dp4``, ``4 ranks, from dp4``; nothing of tp alone."""
     smallest = min(group, key=lambda step: step.layout.tp).layout
-    if smallest.world_size == 1:
+    if smallest.world_size == smallest.tp and alike is _same_replicas:
         return ""
     return f"{smallest.world_size} ranks, from {smallest}" if alike is _same_ranks else f"from {smallest}"
 

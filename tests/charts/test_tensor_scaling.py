@@ -96,3 +96,11 @@ def test_of_several_workloads_the_answer_has_a_line_each() -> None:
     rows = [each for size in (8, 16) for of in (("tp1", 1000), ("tp2", 800)) for each in step(*of, seq_len=size)]
     for size, line in zip((8, 16), answer(rows).splitlines(), strict=True):
         assert line.startswith(f"seq len {size}: from tp1 to tp2 throughput per rank fell from 1,000 to 800 tokens/s")
+
+
+def test_a_line_does_not_say_twice_where_it_begins() -> None:
+    rows = [row for length in (8, 16) for tp in ("tp2", "tp4") for row in step(tp, 500, seq_len=length)]
+    assert [line.partition(" throughput")[0] for line in answer(rows).splitlines()] == [
+        "seq len 8: from tp2 to tp4",
+        "seq len 16: from tp2 to tp4",
+    ]
