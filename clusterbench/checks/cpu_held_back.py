@@ -50,7 +50,12 @@ class CpuHeldBack(HostCheck):
         faults = (*_slow(held), *_rationed(cgroup, host.of(Processor)), *_taken(held, stolen))
         parts = [f"{plural(sum(held.clocks.values()), 'CPU')} may reach their highest clock"] if held.clocks else []
         parts += ["clocks are its host's, which are not seen here"] if is_guest else []
-        parts.append("no quota was used up" if cgroup.cpu_quota else "no quota")
+        if cgroup.version is None:
+            unknown.append(
+                Unknown(f"{PATH} is not there", f"a host that shows {PATH}", "the quota of the control group")
+            )
+        else:
+            parts.append("no quota was used up" if cgroup.cpu_quota else "no quota")
         parts += [] if stolen is None else [f"{stolen:.1%} of their work was taken by a hypervisor"]
         return Judged(faults, "" if faults else "; ".join(parts), tuple(unknown))
 
