@@ -11,6 +11,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -66,13 +67,24 @@ def dry_answers(tasks: Iterable[DryTask]) -> Iterator[tuple[DryTask, DryRank | D
         while waiting and len(under_way) < at_once:
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_say, args=(theirs, waiting[-1]), daemon=True)
-            process.start()
+            with _signals_wait():
+                process.start()
             theirs.close()
             under_way[ours] = (process, waiting.pop())
         for ended in wait(list(under_way)):
             assert isinstance(ended, Connection)
             process, task = under_way.pop(ended)
             yield task, _heard(ended, process, task.rank)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Has signals wait till a fork is over: what a handler raises in Python's hooks around it is printed and lost."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def _heard(said: Connection, process: Any, rank: int) -> DryRank | DryRunFailed:
@@ -98,6 +110,7 @@ def _say(answer: Connection, task: DryTask) -> None:
     _end_with_who_asked()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: who asked ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # they waited for the fork
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's of itself, whatever this process was told
     answer.send_bytes(json.dumps(_said(lambda: dry_rank(**vars(task)))).encode())
 
