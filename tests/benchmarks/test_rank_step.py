@@ -35,6 +35,7 @@ from clusterbench.parallel import from_options
 from clusterbench.planning import make_plan
 from clusterbench.report.statements import cannot_say
 from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder.attempts import History
 from clusterbench.suite import load_suite
 from clusterbench.trainers.ours import Ours
 from clusterbench.training.data import of_own_vocabulary
@@ -225,8 +226,14 @@ def test_it_has_no_dry_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.gloo
+def _at_another_time(history: History) -> History:
+    """With the same figures, of calls of which nothing says when they were."""
+    return replace(history, observations=tuple(replace(seen, timing=[]) for seen in history.observations))
+
+
 def test_it_is_compared_with_no_other_run(reading: Reading) -> None:
-    compared = compare_readings(reading, reading, "base", "new")
+    later = replace(reading, histories=tuple(map(_at_another_time, reading.histories)))
+    compared = compare_readings(reading, later, "base", "new")
     assert {difference.case.split("/")[0] for difference in compared.differences} == {"train_step"}
     assert "4 cases of one rank that computed alone, with nothing sent, cannot be compared" in compared.cautions
     only = replace(reading, histories=tuple(reading.lone_ranks))
