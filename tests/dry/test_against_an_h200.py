@@ -71,6 +71,7 @@ SCALARS_BYTES = 256
 
 
 @pytest.mark.gloo
+@pytest.mark.timeout(900)  # 25 ranks: 45 s of two free cores
 def test_a_dry_run_holds_what_the_card_held() -> None:
     held = {
         DryTask(Ours(), each.job, from_options(each.options), "megatron", rank): (each, size_bytes)
