@@ -68,6 +68,21 @@ class Facts:
     num_ranks: int | None = None
     num_nodes: int | None = None
 
+    def hosts_of(self, name: str, num_ranks: int, seen: int = 0) -> int:
+        """On how many hosts the ranks of file ``name`` ran; ``seen`` is how many its text tells, 0 where it tells none.
+
+        Raises
+        ------
+        SuiteError
+            If nothing says it, or these would be more hosts than ranks.
+        """
+        num_nodes = self.num_nodes or seen or (1 if num_ranks == 1 else 0)
+        if not num_nodes:
+            raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
+        if num_nodes > num_ranks:
+            raise SuiteError(f"{name}: {num_ranks} ranks do not fill {num_nodes} nodes.")
+        return num_nodes
+
 
 @dataclass(frozen=True)
 class Ran:

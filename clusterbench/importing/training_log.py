@@ -60,12 +60,7 @@ def _place(name: str, log: TrainingLog, facts: Facts) -> tuple[int, int]:
     world_size = log.world_size or facts.num_ranks
     if not world_size:
         raise SuiteError(f"{name} does not say on how many ranks it ran.\nhint: say it with --num-ranks")
-    num_nodes = facts.num_nodes or (1 if world_size == 1 else 0)
-    if not num_nodes:
-        raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-    if num_nodes > world_size:
-        raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
-    return world_size, num_nodes
+    return world_size, facts.hosts_of(name, world_size)
 
 
 def _time_s(step: Step, log: TrainingLog, world_size: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbench.errors import SuiteError
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import ImportedCase
@@ -35,11 +34,7 @@ class HpcgResults(Output):
 
 
 def _case(name: str, result: hpcg.Result, facts: Facts) -> ImportedCase:
-    num_nodes = facts.num_nodes or (1 if result.ranks == 1 else 0)
-    if not num_nodes:
-        raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-    if num_nodes > result.ranks:
-        raise SuiteError(f"{name}: {result.ranks} ranks do not fill {num_nodes} nodes.")
+    num_nodes = facts.hosts_of(name, result.ranks)
     where = f"{name}:{result.line}"
     point: dict[str, Any] = {"grid": "x".join(map(str, result.grid))}
     if result.threads is not None:

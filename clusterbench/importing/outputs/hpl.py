@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbench.errors import SuiteError
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import ImportedCase
@@ -28,11 +27,7 @@ class HplSolves(Output):
         cases, notes = [], []
         for solve in hpl.parse(text):
             world_size = solve.p * solve.q
-            num_nodes = facts.num_nodes or (1 if world_size == 1 else 0)
-            if not num_nodes:
-                raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-            if num_nodes > world_size:
-                raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
+            num_nodes = facts.hosts_of(name, world_size)
             point: dict[str, Any] = {"n": solve.n, "nb": solve.nb, "p": solve.p, "q": solve.q, "variant": solve.variant}
             where = f"{name}:{solve.line}"
             if solve.passed is None:

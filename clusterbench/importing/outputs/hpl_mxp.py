@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from clusterbench.errors import SuiteError
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import TEST, ImportedCase
@@ -31,11 +30,7 @@ class HplMxpSolves(Output):
 
 def _case(name: str, solve: hpl_mxp.MxpSolve, facts: Facts) -> ImportedCase:
     world_size = solve.p * solve.q
-    num_nodes = facts.num_nodes or (1 if world_size == 1 else 0)
-    if not num_nodes:
-        raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-    if num_nodes > world_size:
-        raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
+    num_nodes = facts.hosts_of(name, world_size)
     where = f"{name}:{solve.line}"
     point: dict[str, Any] = {TEST: "HPL-MxP", "n": solve.n, "nb": solve.nb, "p": solve.p, "q": solve.q}
     point |= {"sloppy_type": solve.sloppy} if solve.sloppy else {}

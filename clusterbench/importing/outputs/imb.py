@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clusterbench.errors import SuiteError
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import TEST, ImportedCase
@@ -38,11 +37,7 @@ class ImbTables(Output):
 def _num_nodes(name: str, table: imb.Table, hosts: Sequence[str], facts: Facts) -> int:
     if len(hosts) >= table.ranks and not facts.num_nodes:
         return len({*hosts[: table.ranks]})
-    num_nodes = facts.num_nodes or (1 if table.ranks == 1 else 0)
-    if not num_nodes:
-        raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-    if num_nodes > table.ranks + table.waiting:
-        raise SuiteError(f"{name}: {table.ranks + table.waiting} ranks do not fill {num_nodes} nodes.")
+    num_nodes = facts.hosts_of(name, table.ranks + table.waiting, 1 if table.ranks == 1 else 0)
     return min(num_nodes, table.ranks)
 
 

@@ -32,11 +32,7 @@ class OsuTables(Output):
         notes: list[str] = []
         for table in osu.parse(text):
             world_size = _ranks(name, table, hosts, facts)
-            num_nodes = facts.num_nodes or len({*hosts})
-            if not num_nodes:
-                raise SuiteError(f"{name} does not say on how many hosts it ran.\nhint: say it with --num-nodes")
-            if num_nodes > world_size:
-                raise SuiteError(f"{name}: {world_size} ranks do not fill {num_nodes} nodes.")
+            num_nodes = facts.hosts_of(name, world_size, len({*hosts}))
             known = hosts if len(hosts) == world_size else ()
             cases += _cases(name, table, world_size, num_nodes, known)
             if table.unread:
