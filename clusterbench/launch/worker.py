@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import hashlib
 import os
 import signal
 import socket
@@ -47,6 +48,7 @@ from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES, Point, Step, Timing
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
+_NAME = hashlib.sha256().digest_size
 
 
 def import_ahead(names: Iterable[str]) -> None:
@@ -172,10 +174,13 @@ class _Worker:
         What the suite says comes first.
         """
         if "OMP_NUM_THREADS" not in set_by_suite(self.start.environment):
-            usable = frozenset(os.sched_getaffinity(0))
-            told: list[Any] = [None] * self.world_size
-            dist.all_gather_object(told, (self.host, usable))
-            torch.set_num_threads(num_threads(self.host, usable, told))
+            usable = os.sched_getaffinity(0)
+            num_cores = torch.tensor(max(usable) + 1)
+            dist.all_reduce(num_cores, dist.ReduceOp.MAX)
+            mine = cores_of(self.host, usable, int(num_cores))
+            told = [torch.empty_like(mine) for _ in range(self.world_size)]
+            dist.all_gather(told, mine)
+            torch.set_num_threads(num_threads(mine, torch.stack(told)))
 
     def open_device(self) -> torch.device:
         if self.start.device == "cpu":
@@ -291,10 +296,26 @@ class _Worker:
         self.channel.send(RankFailed(rank, host, _status(error), reason, self._phase, evidence))
 
 
-def num_threads(host: str, usable: frozenset[int], of_ranks: Iterable[tuple[str, frozenset[int]]]) -> int:
-    """Of a rank on ``host`` that may use these cores, where each of ``of_ranks``, itself among them, may use those."""
-    sharing = sum(other == host and not usable.isdisjoint(cores) for other, cores in of_ranks)
-    return max(1, len(usable) // sharing)
+def cores_of(host: str, usable: Iterable[int], num_cores: int) -> torch.Tensor:
+    """What a rank tells the others of the cores that it may use: numbers, as nothing that is unpickled is sent.
+
+    Returns
+    -------
+    torch.Tensor
+        uint8, ``[_NAME + num_cores]``: a digest of the host's name, then 1 for each core that is usable.
+    """
+    name = torch.frombuffer(bytearray(hashlib.sha256(host.encode()).digest()), dtype=torch.uint8)
+    cores = torch.zeros(num_cores, dtype=torch.uint8)
+    cores[list(usable)] = 1
+    return torch.cat([name, cores])
+
+
+def num_threads(mine: torch.Tensor, told: torch.Tensor) -> int:
+    """Of a rank that told ``mine``, where all ranks with itself told ``told``, ``[ranks, _NAME + num_cores]``."""
+    of_this_host = told[(told[:, :_NAME] == mine[:_NAME]).all(1)]
+    usable = mine[_NAME:]
+    sharing = int((of_this_host[:, _NAME:] & usable).any(1).sum())
+    return max(1, int(usable.sum()) // sharing)
 
 
 def _status(error: BaseException) -> Failure:

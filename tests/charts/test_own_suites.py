@@ -28,8 +28,16 @@ OWN_CHART = {
     "memory_savings": "strategies",
     "layouts_5d": "layouts",
 }
-ON_GPUS = {"sp_scale": 2, "cp_scale": 4, "ep_scale": 2, "zero_stages": 2, "recompute": 4, "memory_savings": 4}
-"""Lines of the answer on two nodes, where there is one for each length, shape or number of nodes that is drawn."""
+ON_GPUS = {
+    "sp_scale": 2,
+    "cp_scale": 4,
+    "pp_schedules": 4,
+    "ep_scale": 2,
+    "zero_stages": 2,
+    "recompute": 4,
+    "memory_savings": 4,
+}
+"""Lines of the answer on two nodes: one for each length, shape, layout or number of nodes that is drawn."""
 
 KEPT = ("parameters", "gradients", "optimizer_state")
 

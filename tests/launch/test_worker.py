@@ -14,7 +14,7 @@ import torch
 from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.settling import Rule
 from clusterbench.launch.messages import RankFailed, RunCase
-from clusterbench.launch.worker import ALLOCATOR, _Worker, num_threads
+from clusterbench.launch.worker import ALLOCATOR, _Worker, cores_of, num_threads
 from clusterbench.types import Timing
 from tests.ranks import run_ranks
 
@@ -79,7 +79,8 @@ def test_ranks_share_those_cores_of_their_host_that_they_may_all_use(
     others: Sequence[tuple[str, frozenset[int]]], each: int
 ) -> None:
     """Of a rank to which a launcher had bound 16 cores only a quarter computed, where it saw four GPUs."""
-    assert num_threads("a", cores(0, 16), others) == each
+    told = torch.stack([cores_of(host, usable, 64) for host, usable in others])
+    assert num_threads(cores_of("a", cores(0, 16), 64), told) == each
 
 
 def threads_on_a_rank() -> list[int]:
