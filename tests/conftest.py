@@ -90,8 +90,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByWaits(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests that run alone first: then the last worker still has tests that start no processes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draws cells of tests marked as a matrix, and puts tests that run alone first.
+
+    So the last worker still has tests that start no processes while one runs alone.
+    """
+    left_out = share.left_out(item.nodeid for item in items if item.get_closest_marker("matrix"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("alone") is None)
 
 

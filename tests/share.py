@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -55,6 +55,19 @@ def some_of(cells: Sequence[Cell], name: Callable[[Cell], str]) -> list[Cell]:
     chosen = first_drawn(cells, name, share, seed) if share < 1 else cells
     names = {*map(name, chosen)}
     return [cell for cell in cells if name(cell) in names]
+
+
+def number_of(examples: int) -> int:
+    """How many examples of a test that draws them anew each time."""
+    return math.ceil(share * examples)
+
+
+def left_out(tests: Iterable[str]) -> set[str]:
+    """Of tests with cells, each named ``function[cell]``, those that do not run; of each function one does."""
+    by_function: dict[str, list[str]] = {}
+    for name in tests:
+        by_function.setdefault(name.partition("[")[0], []).append(name)
+    return {name for cells in by_function.values() for name in {*cells} - {*some_of(cells, str)}}
 
 
 def first_drawn(cells: Sequence[Cell], name: Callable[[Cell], str], of_all: Fraction, by: str) -> list[Cell]:

@@ -23,6 +23,7 @@ from clusterbench.launch.executions import left_to_do
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from clusterbench.verdict import verdict
+from tests.share import number_of
 
 EXAMPLE = Path(__file__).parent.parent / "reports/examples/tp_scale-cpu"
 RECORDS = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
@@ -189,7 +190,7 @@ def assert_helps(error: ClusterbenchError, folder: Path) -> None:
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(SLOW, max_examples=300)
+@settings(SLOW, max_examples=number_of(300))
 @given(seed=st.integers(0, 2**32))
 def test_nothing_is_lost_without_a_word(healthy: Path, tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "run"
@@ -207,7 +208,7 @@ def test_nothing_is_lost_without_a_word(healthy: Path, tmp_path: Path, seed: int
         assert shown(reading) == shown(whole)
 
 
-@settings(SLOW, max_examples=30)
+@settings(SLOW, max_examples=number_of(30))
 @given(seed=st.integers(0, 2**32))
 def test_a_report_is_made_or_one_error_says_what_to_do(healthy: Path, tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "run"
@@ -224,7 +225,7 @@ def test_a_report_is_made_or_one_error_says_what_to_do(healthy: Path, tmp_path: 
         assert (folder / "rows.csv").exists()
 
 
-@settings(SLOW, max_examples=200)
+@settings(SLOW, max_examples=number_of(200))
 @given(seed=st.integers(0, 2**32))
 def test_a_run_is_resumed_or_one_error_says_why_not(healthy: Path, tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "run"

@@ -151,6 +151,7 @@ def test_progress_says_which_case_of_how_many_and_how_long(plain):
     assert re.search(r"\[2/6\] fault_drill/1n3/none-in-run-sleep_s=0\.06 ok: 6\d\.\d+ ms " + took, said)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
@@ -178,6 +179,7 @@ def test_a_signal_to_a_worker_costs_exactly_one_case(suite, tmp_path, number, st
     assert "fault_drill" in (folder / "index.html").read_text()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_path, number):
     folder = tmp_path / "run"

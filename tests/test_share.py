@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from tests import share
-from tests.share import choose, commit, first_drawn, some_of, told
+from tests.share import choose, commit, first_drawn, left_out, number_of, some_of, told
 
 CELLS = [f"cell {number}" for number in range(30)]
 
@@ -23,7 +23,16 @@ def test_a_share_keeps_its_order_and_is_never_empty() -> None:
     assert len(drawn) == 10
     assert drawn == sorted(drawn, key=CELLS.index)
     assert some_of(CELLS[:1], str) == CELLS[:1]
+    assert (number_of(30), number_of(1)) == (10, 1)
     assert told().startswith("1/3 of the cells of large matrices ran, drawn by commit a commit")
+
+
+@pytest.mark.usefixtures("third")
+def test_each_function_is_a_matrix_of_its_own() -> None:
+    names = [f"tests/test_{file}.py::test_it[{cell}-[1]]" for file in "ab" for cell in range(6)]
+    left = left_out([*names, "tests/test_c.py::test_it", "tests/test_d.py::test_it[one]"])
+    assert [sum(f"test_{file}.py" in name for name in left) for file in "abcd"] == [4, 4, 0, 0]
+    assert left < {*names}
 
 
 def test_all_run_where_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

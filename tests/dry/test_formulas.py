@@ -136,6 +136,7 @@ def test_of_a_layer_that_is_computed_again_there_is_what_is_still_needed(
 NARROW_EXPERTS = {"recompute": "selective", "schedule": "gpipe", "context": "all_gather", "routing": "balanced"}
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("what", "shape", "layout", "options", "changes"),
@@ -169,6 +170,7 @@ LONGER = {"seq_len": 256, "micro_batch_size": 2, "dtype": "float32"}
 
 
 # gathered logits are a view of a DTensor, and nothing writes to them in place
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 @pytest.mark.gloo
 @pytest.mark.parametrize(

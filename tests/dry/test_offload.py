@@ -39,6 +39,7 @@ def held_for_real(case: Case) -> tuple[dict[str, int], dict[str, int]]:
     return dict(peak.at_rest), dict(peak.peak_by_category)
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_states_are_in_host_memory_and_what_is_gathered_is_on_the_card(case: Case) -> None:

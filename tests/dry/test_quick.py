@@ -48,6 +48,7 @@ def settle_by_a_step(step: BuiltStep, job: TrainingJob, every: Sequence[Parallel
     step()
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_what_is_quick_says_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,7 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in found["cb4"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [pytest.param("openmpi", marks=pytest.mark.mpi), "srun", "torchrun"])
 def test_other_launchers_bring_it_to_all_hosts_as_well(lab, plant, request, name):
     if reason := getattr(launchers, f"why_not_{name}", lambda: None)():

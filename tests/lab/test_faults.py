@@ -246,6 +246,7 @@ def test_a_host_limit_on_memory_is_named_with_its_figure(lab, tmp_path):
                 time.sleep(0.1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("launch", "why_not", "suite", "disturbed", "before", "cases"),
     [(*MPICH, ON_ONE_HOST_FIRST, "[7/8]", 6, 8), (*OPENMPI, DRILL, DISTURBED, BEFORE, ALL)],
@@ -270,6 +271,7 @@ def test_a_host_that_crashes_ends_mpirun_and_resume_does_the_rest(
     assert_nothing_runs(lab)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("fault", "limit_s"), [("cut", 40), ("drop", 6)])
 def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill, tmp_path, fault, limit_s):
     """Whichever ends first: the time of the case, or the silence after which the agent is lost."""
@@ -302,6 +304,7 @@ def test_a_link_that_comes_back_in_time_costs_nothing_but_time(lab, drill, tmp_p
     assert_nothing_runs(lab)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("launch", "why_not", "fault", "program", "spares", "said"),
     [
@@ -337,6 +340,7 @@ def test_the_outer_form_goes_on_with_the_hosts_that_are_left(
     assert_nothing_runs(lab)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("launch", "why_not", "number"),
     [(*MPICH, signal.SIGKILL), (*OPENMPI, signal.SIGTERM), (*MPICH, signal.SIGINT)],

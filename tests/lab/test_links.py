@@ -105,6 +105,7 @@ def rates(reading, *metrics):
     return {(row.case, row.metric, *row.detail.values()): row.value for row in reading.rows if row.metric in metrics}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rate", RATES)
 def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     shaped(rate, "cb2")
@@ -124,6 +125,7 @@ def test_over_gloo_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     in_three_tries(tmp_path, is_the_cap)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rate", RATES)
 def test_over_ucx_a_cap_is_what_is_measured(lab, shaped, tmp_path, rate):
     if shutil.which("ucx_perftest") is None:

@@ -40,6 +40,7 @@ def shares(lab, folder, name, cap, **options):
     return {row["case"]: float(row["value"]) / CAPS[cap] for row in rows}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("cap", "max_size"), [("1gbit", "16MiB"), ("100mbit", "4MiB")])
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_bus_bandwidth_under_a_cap_is_that_of_the_cap(lab, tmp_path, name, cap, max_size):

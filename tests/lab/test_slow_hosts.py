@@ -60,6 +60,7 @@ def test_acceptance_and_the_deep_doctor_measure_what_shows_a_slow_disk_link_and_
     assert part_of(suite, tmp_path, {"file_io": {}, "link_matrix": {}, "matmul": {}}).exists()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_disk_that_is_slow_is_named_by_the_files_of_acceptance_and_of_the_deep_doctor(lab, tmp_path, suite):
     compiler = shutil.which("cc")

@@ -146,6 +146,7 @@ WHAT_RUNS = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", WHAT_RUNS)
 def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, suite, tmp_path, name):
     path = suite(SUITE, [1, 2, 4])
@@ -163,6 +164,7 @@ def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, 
     assert all(0 <= float(row["value"]) <= float(row["expected"]) for row in parity)
 
 
+@pytest.mark.matrix
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks_per_agent", ["2", "all"])
 def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_path, ranks_per_agent):
@@ -223,6 +225,7 @@ def test_a_batch_script_without_srun_is_a_plain_run_and_waits_for_nobody(lab, sl
     assert left_running(lab) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_mpirun_in_an_allocation_is_mpis_run(lab, slurm, launcher_of, suite, tmp_path, name):

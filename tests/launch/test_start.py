@@ -140,6 +140,7 @@ def stop_another(agent):
     os.kill(another.pid, signal.SIGSTOP)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("helper", "store_host", "words"),
     [
@@ -353,6 +354,7 @@ def test_what_a_worker_forks_ends_with_it_and_hides_neither_its_death_nor_its_en
     assert not any(map(is_alive, forked))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("killed", ["agent", "agent while the zygote is stopped", "spawner", "zygote"])
 def test_what_a_worker_forked_ends_where_what_started_it_is_killed(tmp_path, monkeypatch, killed):
     (tmp_path / "sitecustomize.py").write_text(FORKING)

@@ -106,6 +106,7 @@ def slow_tp(step: Any, rig: Any, delayed: Delayed) -> None:
     functional.all_reduce = all_reduce
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("layout", "plant", "part"),

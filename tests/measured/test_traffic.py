@@ -88,6 +88,7 @@ def test_each_stage_is_held_against_its_own_formula():
     assert what.startswith(f"axis dp on rank {small}: counted +")
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("layout", "options"),

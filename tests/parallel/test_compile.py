@@ -279,6 +279,7 @@ def test_a_sum_that_is_missing_in_backward_of_compiled_layers_is_found() -> None
         assert said.startswith("tp2 does not compute what one rank computes: the gradient of")
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @needs_compiler
 @pytest.mark.parametrize(
@@ -315,6 +316,7 @@ def test_watching_attention_compiles_nothing_however_often_it_is_called() -> Non
         assert spent_s > 0
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @needs_compiler
 @pytest.mark.parametrize("recompute", CHOICES)
@@ -324,6 +326,7 @@ def test_a_compiled_step_equals_a_plain_one(recompute: str) -> None:
     assert evidence["parity_gradients"] < 1e-5
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @needs_compiler
 @pytest.mark.parametrize(

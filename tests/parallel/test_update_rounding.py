@@ -48,6 +48,7 @@ COPIED: list[tuple[Case, Callable[[str], bool]]] = [
 STEPPED = Together(after_steps, [case for case, _ in COPIED])
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(("case", "copies"), [pytest.param(*each, id=name_of(each[0])) for each in COPIED])
 def test_copies_of_a_weight_stay_equal_to_the_bit(case: Case, copies: Callable[[str], bool]) -> None:

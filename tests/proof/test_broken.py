@@ -277,6 +277,7 @@ BROKEN: list[tuple[Any, str, str]] = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("broken", "layout", "names"), BROKEN, ids=[f"{broken.__name__} {layout}" for broken, layout, _ in BROKEN]
 )

@@ -111,6 +111,7 @@ def _verdicts(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> 
     return verdicts
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("layout", "options", "changes"),
@@ -253,6 +254,7 @@ def _verdicts_by_chance(layout: str, options: dict[str, Any], changes: dict[str,
     return verdicts
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("layout", "options", "changes"),

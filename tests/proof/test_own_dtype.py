@@ -111,6 +111,7 @@ def verdicts(layout: str, dtype: str, by_chance: bool = False, gradient_dtype: s
     return {defect: what if isinstance(what, str) else "" for defect, what in said.items()}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("layout", ["dp2", "tp2+sp", "pp2", "dp2+zero3"])
 def test_what_is_wrong_in_one_dtype_alone_is_wrong(layout: str, dtype: str) -> None:
@@ -119,6 +120,7 @@ def test_what_is_wrong_in_one_dtype_alone_is_wrong(layout: str, dtype: str) -> N
     assert {defect: what for defect, what in said.items() if f" in {dtype}; allowed is " not in what} == {}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["dp2", "tp2+sp", "pp2", "dp2+zero3"])
 def test_what_is_wrong_where_gradients_are_in_bfloat16_is_wrong(layout: str) -> None:
     said = run_ranks(2, verdicts, layout, "bfloat16", False, NARROW, timeout_s=280)[0]
@@ -126,6 +128,7 @@ def test_what_is_wrong_where_gradients_are_in_bfloat16_is_wrong(layout: str) -> 
     assert {defect: what for defect, what in said.items() if " in bfloat16; allowed is " not in what} == {}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["dp2", "tp2+sp"])
 def test_what_is_wrong_in_weights_that_are_rounded_by_chance_is_wrong(layout: str) -> None:
     said = run_ranks(2, verdicts, layout, "bfloat16", True, timeout_s=280)[0]

@@ -40,6 +40,7 @@ def confirmed(layout: str, poisoned_rank: int | None, dtype: str) -> Any:
         return str(error)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2", "dp2+zero3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_loss_that_is_not_finite_is_wrong_on_every_rank(layout, dtype):
@@ -134,6 +135,7 @@ def with_less_work(layout: str, less: str) -> Any:
         return str(error)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("less", ["micro-batches", "calls"])
 @pytest.mark.parametrize("layout", ["dp2", "dp2+zero3", "tp2"])
 def test_calls_that_do_less_than_a_step_are_wrong(layout, less):
@@ -198,6 +200,7 @@ def without_some_backwards(layout: str, dtype: str) -> Any:
         return str(error)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", ["dp2", "tp2"])
 def test_calls_that_do_not_go_back_through_every_micro_batch_are_wrong(layout, dtype):

@@ -73,6 +73,7 @@ def folder(tmp_path: Path) -> Callable[[Path], Path]:
     return make
 
 
+@pytest.mark.matrix
 @pytest.mark.browser
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_word_of_a_hostile_run_stays_a_word(

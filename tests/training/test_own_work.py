@@ -86,6 +86,7 @@ def times_as_long(brief: str) -> float:
     return {"%": 1 + float(number) / 100, "times": float(number)}[unit]
 
 
+@pytest.mark.matrix
 @pytest.mark.alone
 @pytest.mark.gloo
 @pytest.mark.parametrize(("layout", "slow_rank"), SLOWER)
@@ -99,6 +100,7 @@ def test_a_rank_that_computes_longer_in_forward_is_named_and_those_that_wait_for
     )  # forward is a third of a step, half at most, and six times as long
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(("layout", "slow_rank"), HEALTHY)
 def test_nobody_is_named_where_all_are_alike(layout: str, slow_rank: int) -> None:
