@@ -15,6 +15,7 @@ import pytest
 from clusterbench.derive import read
 from clusterbench.run_folder import RunFolder
 from tests.gpu import AS_PREDICTED, ROOT, SHOWN
+from tests.share import some_of
 
 pytestmark = [
     pytest.mark.gloo,
@@ -22,17 +23,18 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch compiles on a CPU"),
 ]
 
-PARTS = ("smoke", "ladder", "ranks_probe", "ranks", "fake")
+CASES = {"smoke": 27, "ladder": 15, "ranks": 18, "fake": 4}
+DRAWN = some_of([*CASES], str)
 ONLY_ON_GPUS = {"device_copy", "host_copy", "peer_copy", "nccl_transport"}
 
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of a whole rehearsal from a folder that is not the checkout, and its results."""
+    """The folder of a rehearsal from a folder that is not the checkout, and its results."""
     out = tmp_path_factory.mktemp("rehearsal")
     command = [sys.executable, "-m", "tests.gpu", "--device", "cpu", "--budget", "840", "--out", str(out / "gpu")]
     ended = subprocess.run(
-        [*command, "smoke", "ladder", "ranks", "fake"],
+        [*command, *DRAWN],
         cwd=out,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -59,26 +61,31 @@ def suspected(folder: Path) -> bool:
 
 def test_everything_ended_and_nothing_differs_from_what_was_predicted(rehearsal: tuple[Path, dict[str, Any]]) -> None:
     folder, parts = rehearsal[0], rehearsal[1]["parts"]
-    assert {name: part["how"] for name, part in parts.items()} == dict.fromkeys(PARTS, "ended")
+    probed = ["ranks_probe"] if "ranks" in DRAWN else []
+    assert {name: part["how"] for name, part in parts.items()} == dict.fromkeys([*DRAWN, *probed], "ended")
     failed = {name: part["code"] for name, part in parts.items() if part["code"] != 0}
     # A neighbour that slows one core for seconds makes a straggler of its rank: docs/measurements.md.
     assert all(code == 1 and suspected(folder / name) for name, code in failed.items()), failed
     rows = [row for part in parts.values() for row in part["rows"]]
-    assert {row["verdict"] for row in rows} == {AS_PREDICTED, SHOWN}
+    assert {row["verdict"] for row in rows} <= {AS_PREDICTED, SHOWN}
+    assert AS_PREDICTED in {row["verdict"] for row in rows}
     shown = {row["name"].split()[-1] for row in rows if row["verdict"] == SHOWN}
-    assert shown == {"tokens_per_s", "executed", "rank_time", "computing", "compiled/eager"}
+    of_all = {"tokens_per_s", "executed", "rank_time", "computing", "compiled/eager"}
+    assert shown == of_all if len(DRAWN) == len(CASES) else shown <= of_all
 
 
-@pytest.mark.parametrize(("part", "cases"), [("smoke", 27), ("ladder", 15), ("ranks", 18), ("fake", 4)])
-def test_every_case_ended_as_it_should(rehearsal: tuple[Path, dict[str, Any]], part: str, cases: int) -> None:
+@pytest.mark.parametrize("part", DRAWN)
+def test_every_case_ended_as_it_should(rehearsal: tuple[Path, dict[str, Any]], part: str) -> None:
     found = statuses(rehearsal[0] / part)
-    assert len(found) == cases
+    assert len(found) == CASES[part]
     skipped = {case for case in found if case.split("/")[0] in ONLY_ON_GPUS}
     assert found == {case: "skipped" if case in skipped else "ok" for case in found}
+    if part == "ladder":
+        expect_compiled({row["name"]: row for row in rehearsal[1]["parts"][part]["rows"]})
 
 
-def test_the_ladder_compiles_and_holds_the_losses_of_its_rungs_together(rehearsal: tuple[Path, dict[str, Any]]) -> None:
-    names = {row["name"]: row for row in rehearsal[1]["parts"]["ladder"]["rows"]}
-    (compiled,) = (row for name, row in names.items() if name.endswith("compiled_frames"))
+def expect_compiled(rows: dict[str, dict[str, Any]]) -> None:
+    """The ladder compiles, and holds the losses of its rungs together."""
+    (compiled,) = (row for name, row in rows.items() if name.endswith("compiled_frames"))
     assert (compiled["predicted"], compiled["verdict"]) == ("at least 1", AS_PREDICTED)
-    assert names["ladder, losses and norms apart"]["verdict"] == AS_PREDICTED
+    assert rows["ladder, losses and norms apart"]["verdict"] == AS_PREDICTED
