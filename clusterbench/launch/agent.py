@@ -301,11 +301,12 @@ class Agent:
     def _inspect(self, with_stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
         stacks = self._stacks() if with_stacks else {}
+        can_begin = self._in_use is None or self._in_use.is_ready
         ranks = []
         for rank, worker in self._workers.items():
             phase, iteration = self._page.read(worker.slot) if self._page else (0, -1)
             stack, state = tuple(stacks.get(rank, ())), _state(worker.pid or self._starting)
-            ranks.append(RankPlace(rank, self.host, PHASES[phase], iteration, state, stack, str(worker.log)))
+            ranks.append(RankPlace(rank, self.host, PHASES[phase], iteration, state, stack, str(worker.log), can_begin))
         self._events.append(Inspected(tuple(ranks)))
 
     def _stacks(self) -> Mapping[int, list[str]]:

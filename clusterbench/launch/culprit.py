@@ -327,6 +327,11 @@ def standing(place: RankPlace) -> str:
     if place.state == "T":
         which = "its process" if place.phase != PHASES[0] else "its process, or one that starts it,"
         return f"{what}: {which} is stopped (SIGSTOP)"
+    if not place.can_begin:
+        return (
+            f"not begun: torch is still being imported on {place.host}. From a slow file system, or one that was not "
+            "read before, that takes minutes, once: later cases find it done, and a larger time_limit_s waits longer"
+        )
     frame = place.stack[0] if place.stack else ""
     place_in_code = re.match(r'File "(.*)", line (\d+)(?: in (.*))?', frame)
     return (

@@ -78,7 +78,10 @@ class WorkerPlace:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """How far a rank got: the phase it has behind it, its process's state, its Python frames (innermost first)."""
+    """How far a rank got: the phase it has behind it, its process's state, its Python frames (innermost first).
+
+    ``can_begin`` says whether torch is imported on its host: it is forked once that is done.
+    """
 
     rank: int
     host: str
@@ -87,6 +90,7 @@ class RankPlace:
     state: str
     stack: tuple[str, ...]
     log: str
+    can_begin: bool = True
 
     def __post_init__(self) -> None:
         _expect_phase(self.phase)

@@ -362,6 +362,13 @@ def test_a_rank_that_never_arrives_is_behind(tmp_path):
     )
 
 
+def test_that_torch_is_still_imported_is_told(tmp_path):
+    outcome = hang(tmp_path, *[replace(seen(rank, phase="spawned"), can_begin=False) for rank in range(4)])
+    assert outcome.reason.startswith(
+        "stopped after 0.05 s: ranks 0-3 (host a) have not begun: torch is still being imported on a. From a slow "
+    )
+
+
 def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path):
     late = case(time_limit_s=60.0)
     agents = ScriptedAgents(**{**HEALTHY, "time": []})
