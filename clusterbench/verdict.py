@@ -17,6 +17,7 @@ from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.diagnoses import Answer, Finding, NotJudged, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.agreement import disputed_cases
+from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
 from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
@@ -28,7 +29,7 @@ Tone = Literal["good", "suspect", "bad", "open", "imported"]
 ALWAYS_FAILS = "wrong"
 _WRONG: tuple[str, Tone] = ("WRONG", "bad")
 _NOT_PROVEN: tuple[str, Tone] = ("NOT PROVEN", "open")
-_STEPS = ("train_step", LONE_RANK)
+_STEPS = ("train_step", NODE_STEP, LONE_RANK)
 _NAMED = 3  # culprits, mistakes or parts in a sentence
 _ENDS = {"out_of_memory": "out of memory", "timeout": "timed out", NOT_RUN: "not run yet"}
 

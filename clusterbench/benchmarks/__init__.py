@@ -48,6 +48,8 @@ class Benchmark(ABC):
         True when each case wants fresh processes; False when hundreds of points share one start.
     on_host
         True for what never touches a GPU: its ranks are CPU ranks, also where there are GPUs.
+    world_is_node
+        True for what the ranks of each node do by themselves: they know of no other node.
     in_agents
         True for what agents under an MPI launcher run themselves, because a worker cannot be a rank of their MPI.
     is_timed
@@ -73,6 +75,7 @@ class Benchmark(ABC):
     own_start: ClassVar[bool] = False
     on_host: ClassVar[bool] = False
     in_agents: ClassVar[bool] = False
+    world_is_node: ClassVar[bool] = False
     is_timed: ClassVar[bool] = True
     ranks_work_alone: ClassVar[bool] = False
     variables: ClassVar[Mapping[str, str]] = {}

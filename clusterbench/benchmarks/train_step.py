@@ -19,8 +19,9 @@ from clusterbench.job.flops import step_flops
 from clusterbench.job.passes import ON_ONE_RANK
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.measured.agreement import agreements, one_rank_key
+from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
-from clusterbench.measured.step import across_cases, step_metrics
+from clusterbench.measured.step import EVIDENCE, across_cases, step_metrics
 from clusterbench.options import Option, later_values, option, options_of
 from clusterbench.parallel import (
     Parallelism,
@@ -43,6 +44,7 @@ from clusterbench.types import (
     Place,
     Point,
     Step,
+    split_key,
 )
 
 if TYPE_CHECKING:
@@ -243,6 +245,13 @@ class TrainStep(SustainedBenchmark):
         label="rank {}",
         is_later=True,
     )
+    each_node: bool = option(
+        False,
+        "whether layouts are of the ranks of one node, and each of several nodes runs its own, all at once",
+        label="each node",
+        alters="nothing",
+        is_later=True,
+    )
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -256,7 +265,7 @@ class TrainStep(SustainedBenchmark):
         return cls(**{name: value for name, value in values.items() if name in names}, shared_by=from_options(values))
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
-        layouts = list(self._layouts_on(place.world_size))
+        layouts = list(self._layouts_on(place))
         shape = self._model
         if self.communication == FAKE and "parity" in keys:
             yield "parity", "where nothing is sent nothing is proven"
@@ -281,7 +290,7 @@ class TrainStep(SustainedBenchmark):
     def points(self, place: Place) -> Iterable[Point]:
         shape = self._model
         options = [(parallelism, _told(parallelism)) for parallelism in self._all_parallelisms()]
-        for layout in self._layouts_on(place.world_size):
+        for layout in self._layouts_on(place):
             point: dict[str, Any] = {
                 "layout": str(layout),
                 **point_of_shape(shape),
@@ -296,12 +305,15 @@ class TrainStep(SustainedBenchmark):
                 "parity": self.parity,
             }
             point |= later_values(self)
+            if place.num_nodes == 1:
+                point.pop("each_node", None)  # it is every node
             for parallelism, values in options:
                 if parallelism.concerned(layout, shape):
                     point |= values
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
-    def _layouts_on(self, world_size: int) -> Iterator[ParallelLayout]:
+    def _layouts_on(self, place: Place) -> Iterator[ParallelLayout]:
+        world_size = place.cluster.ranks_per_node if self.each_node else place.world_size
         num_experts = self._model.num_experts
         for text in self.layouts:
             yield from (
@@ -315,15 +327,19 @@ class TrainStep(SustainedBenchmark):
         return None if _is_fake(point) else str(point["layout"])
 
     def world_size(self, point: Point, place: Place) -> int:
-        return 1 if _is_fake(point) else ParallelLayout.parse(str(point["layout"])).world_size
+        if _is_fake(point):
+            return 1
+        return place.world_size if _is_of_each_node(point) else ParallelLayout.parse(str(point["layout"])).world_size
 
     def kind_of_case(self, point: Point) -> str | None:
-        return LONE_RANK if _is_fake(point) else None
+        if _is_fake(point):
+            return LONE_RANK
+        return NODE_STEP if _is_of_each_node(point) else None
 
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
         active = active_in(job.layout, from_options(point))
-        reason = trainer_of(point).objection(job, active)
+        reason = trainer_of(point).objection(job, active) or _objection_of_each_node(point, job, place)
         if reason is None and place.cluster.ranks_per_gpu > 1 and any(each.reaches_memory for each in active):
             return f"async_tp needs a GPU for each rank, and {place.cluster.ranks_per_gpu} share one"
         return reason or (_objection_to_fake(point, job, active) if _is_fake(point) else None)
@@ -332,7 +348,10 @@ class TrainStep(SustainedBenchmark):
         job = job_of(point, place.device)
         if _is_fake(point):
             return dict(expected_of_rank(job, from_options(point), rank_of(point), str(point["rank_order"])))
-        return trainer_of(point).predict(job, from_options(point), place.cluster, parity=bool(point["parity"]))
+        expected = trainer_of(point).predict(job, from_options(point), place.cluster, parity=bool(point["parity"]))
+        if _is_of_each_node(point):  # of each alone only what it must prove is told
+            return {key: of for key, of in expected.items() if split_key(key)[0] in EVIDENCE}
+        return expected
 
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
@@ -440,6 +459,22 @@ def job_of(point: Point, device: str = "cpu") -> TrainingJob:
 
 def _is_fake(point: Point) -> bool:
     return str(point.get("communication", REAL)) == FAKE
+
+
+def _is_of_each_node(point: Point) -> bool:
+    return bool(point.get("each_node", False))
+
+
+def _objection_of_each_node(point: Point, job: TrainingJob, place: Place) -> str | None:
+    """Why a step cannot be run inside each node."""
+    if not _is_of_each_node(point):
+        return None
+    if _is_fake(point):
+        return f"each_node: true has every rank of a node take part, and communication: {FAKE} one alone"
+    own, ranks = job.layout.world_size, place.cluster.ranks_per_node
+    if own != ranks:
+        return f"each_node: true runs a layout inside each node: {job.layout} is of {own} ranks, and a node has {ranks}"
+    return None
 
 
 def rank_of(point: Point) -> int:

@@ -12,6 +12,7 @@ from clusterbench.cases.matrices import CELLS, Matrix, matrices
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
+from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
@@ -39,9 +40,9 @@ class Reading:
     def trained(self) -> list[Trained]:
         """Training cases with all their figures, each once; those without a figure too, and refusals.
 
-        None that were dry, and no rank alone: neither is a step of its layout.
+        None that were dry, and no rank or node alone: none is a step of its layout on all ranks.
         """
-        return trained(row for row in self.rows if row.benchmark not in ("dry_step", LONE_RANK))
+        return trained(row for row in self.rows if row.benchmark not in ("dry_step", LONE_RANK, NODE_STEP))
 
     @property
     def lone_ranks(self) -> list[History]:

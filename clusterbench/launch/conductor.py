@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
@@ -372,7 +373,8 @@ class Conductor:
         # Above every deadline: a hang is the conductor's to find, not the transport's.
         timeout_s = 2 * case.time_limit_s + 60
         start = Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, self._logs)
-        self.agents.order(replace(start, ranks_per_gpu=self.ranks_per_gpu))
+        num_worlds = case.num_nodes if benchmarks()[case.benchmark].world_is_node else 1
+        self.agents.order(replace(start, ranks_per_gpu=self.ranks_per_gpu, num_worlds=num_worlds))
 
     def _store(self, case: Case, deadline: Deadline) -> StorePlace:
         if self.store_host is None:

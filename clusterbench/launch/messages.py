@@ -134,7 +134,10 @@ class OpenStore:
 
 @dataclass(frozen=True)
 class Start:
-    """Forks an agent's share of a start: those of its ranks, from ``first_rank`` on, that are below ``world_size``."""
+    """Forks an agent's share of a start: those of its ranks, from ``first_rank`` on, that are below ``world_size``.
+
+    The ranks are split, in their order, into ``num_worlds`` of equal size that know nothing of one another.
+    """
 
     id: int
     world_size: int
@@ -145,6 +148,7 @@ class Start:
     logs: str
     first_rank: int = 0
     ranks_per_gpu: int = 1
+    num_worlds: int = 1
 
 
 @dataclass(frozen=True)

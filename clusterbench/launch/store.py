@@ -38,9 +38,12 @@ def serve(descriptor: int, address: str) -> None:
     os._exit(0)
 
 
-def join(place: StorePlace, world_size: int, timeout: timedelta) -> Store:
-    """This worker's way to the store of its start: a file on one host, the store process on several."""
+def join(place: StorePlace, num_ranks: int, world: int, timeout: timedelta) -> Store:
+    """This worker's way to the store of its start: a file on one host, the store process on several.
+
+    ``num_ranks`` are all of the start; those of each ``world`` meet under keys of their own.
+    """
     if place.file:
-        return FileStore(place.file, world_size)
+        return PrefixStore(f"{world}", FileStore(place.file, num_ranks))
     store = TCPStore(place.host, place.port, is_master=False, timeout=timeout)
-    return PrefixStore(place.prefix, store)
+    return PrefixStore(f"{place.prefix}/{world}", store)

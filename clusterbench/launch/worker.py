@@ -101,7 +101,9 @@ class _Worker:
         self.page = ProgressPage(self.page_descriptor, len(self.order.places))
         self.phase("spawned")
         self.start = self.order.start
-        self.rank, self.world_size, self.host = self.place.rank, self.start.world_size, self.order.host
+        self.rank, self.host = self.place.rank, self.order.host
+        self.world_size = self.start.world_size // self.start.num_worlds
+        self.world, rank_in_world = divmod(self.rank, self.world_size)
         self.write_to_log()
         self.expect_variables()
         os.environ.update(set_by_suite(self.start.environment))
@@ -114,7 +116,7 @@ class _Worker:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.phase("imported")
         self.rig = Rig(
-            rank=self.rank,
+            rank=rank_in_world,
             world_size=self.world_size,
             local_rank=self.place.local_rank,
             host=self.host,
@@ -199,8 +201,8 @@ class _Worker:
         cuda = self.rig.device.type == "cuda"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            store=store.join(self.start.store, self.world_size, timeout),
-            rank=self.rank,
+            store=store.join(self.start.store, self.start.world_size, self.world, timeout),
+            rank=self.rig.rank,
             world_size=self.world_size,
             timeout=timeout,
             device_id=self.rig.device if cuda else None,
@@ -209,6 +211,8 @@ class _Worker:
         dist.all_reduce(counted)
         if int(counted) != self.world_size:
             raise LaunchError(f"{self.world_size} ranks were started, but {int(counted)} answered the first all-reduce")
+        if self.start.num_worlds > 1 and (host := self.rig.tell(self.host, 0)) != self.host:
+            raise LaunchError(f"rank {self.rank} is on host {self.host}, and others of its node are on {host}")
         if cuda:
             self.share_cores()
 

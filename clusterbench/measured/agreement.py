@@ -25,7 +25,7 @@ from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE, shape_of
 from clusterbench.types import Agreement, Case, Metric
 
-_DISPUTED = "not proven"
+DISPUTED = "not proven"
 _MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
 
 
@@ -279,28 +279,21 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
     if len(group) == 1 and not group[0].alone:
         return
     point: Mapping[str, Any] = group[0].history.case.point
-    shape = shape_of(point)
-    routes = shape.has_experts and point.get("routing", "real") == "real"
-    coarse = _product_rounding(tuple(sorted(point.items()))) if point["dtype"] == "bfloat16" else 0.0
-    limit = max(
-        statistic.limits[point["dtype"]][routes], statistic.of_rounding * rounding, statistic.of_products * coarse
-    )
-    if statistic.is_norm and point["dtype"] == "bfloat16":
-        limit = max(limit, min(_MOST_OF_NARROW, limit * _of_width(shape.hidden_size)))
+    limit = limit_of(point, statistic, rounding)
     reference = _reference(group, limit)
     for seen in group:
         case, values = seen.history.case, seen.values[-1]
         if statistic.is_last and not statistic.of_each and _updates(seen) > MOST_UPDATES:
             basis = f"not compared: how far rounding goes in more than {MOST_UPDATES} updates was not measured"
-            yield case.hash, _figure(statistic, None, limit, basis), ""
+            yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         elif reference is None:
             other = max((other for other in group if other is not seen), key=lambda other: other.off(values))
             at, value = other.furthest(values)
             basis = (
-                f"{_DISPUTED}: {_words(statistic, at)} is {values[at]:.7g}, and {value:.7g} in {other.history.case.id}"
+                f"{DISPUTED}: {_words(statistic, at)} is {values[at]:.7g}, and {value:.7g} in {other.history.case.id}"
                 f"; {_neither(group)} says which is right"
             )
-            yield case.hash, _figure(statistic, None, limit, basis), ""
+            yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         else:
             of_reference, where = reference
             off, (at, value) = seen.off(of_reference), seen.furthest(of_reference)
@@ -310,7 +303,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
                 f"{_words(statistic, at)} is {value:.7g}, and {held_against}: {off:.2g} apart, where {limit:g} "
                 f"is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
             )
-            yield case.hash, _figure(statistic, off, limit, basis), "" if off <= limit else wrong
+            yield case.hash, agreement_figure(statistic, off, limit, basis), "" if off <= limit else wrong
 
 
 _MOST_OF_NARROW = 0.3
@@ -364,12 +357,28 @@ def _neither(group: Sequence[_Seen]) -> str:
 
 def disputed_cases(rows: Iterable[Row]) -> set[str]:
     """Cases that differ from others with none to say which are right, from rows of the metric ``agreement``."""
-    return {row.case for row in rows if row.value is None and row.basis.startswith(_DISPUTED)}
+    return {row.case for row in rows if row.value is None and row.basis.startswith(DISPUTED)}
 
 
 def _updates(seen: _Seen) -> float:
     return seen.history.observations[-1].evidence[0]["num_updates"]
 
 
-def _figure(statistic: Statistic, off: float | None, limit: float, basis: str) -> Metric:
+def limit_of(point: Mapping[str, Any], statistic: Statistic, rounding: float = 0.0) -> float:
+    """How far two steps may differ that compute the same as ``point`` does.
+
+    ``rounding`` is what a message loses of the largest gradient.
+    """
+    shape = shape_of(point)
+    routes = shape.has_experts and point.get("routing", "real") == "real"
+    coarse = _product_rounding(tuple(sorted(point.items()))) if point["dtype"] == "bfloat16" else 0.0
+    limit = max(
+        statistic.limits[point["dtype"]][routes], statistic.of_rounding * rounding, statistic.of_products * coarse
+    )
+    if statistic.is_norm and point["dtype"] == "bfloat16":
+        limit = max(limit, min(_MOST_OF_NARROW, limit * _of_width(shape.hidden_size)))
+    return limit
+
+
+def agreement_figure(statistic: Statistic, off: float | None, limit: float, basis: str) -> Metric:
     return Metric("agreement", "1", off, expected=limit, basis=basis, detail={"source": statistic.name})

@@ -123,14 +123,19 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
         yield Metric("longest_seq_len", "tokens", None, basis=why)
     yield from _expert_metrics(case, job.layout, observation)
     yield from _energy(case, job, observation, time)
-    yield from _evidence(observation)
+    yield from evidence_metrics(observation)
+    yield from proof_metrics(observation)
+
+
+def proof_metrics(observation: Observation) -> Iterator[Metric]:
+    """What proving a case took."""
     proving_s = [seen[PROOF_TIME] for seen in observation.evidence if PROOF_TIME in seen]
     if proving_s:
         alone_s = sum(rank.get("seconds", 0.0) for rank in ON_ONE_RANK.of(observation))
         yield Metric(PROOF_TIME, "s", max(proving_s) + alone_s, basis="of all repeats together")
 
 
-def _evidence(observation: Observation) -> Iterator[Metric]:
+def evidence_metrics(observation: Observation) -> Iterator[Metric]:
     """In the order of :data:`EVIDENCE`, of each first what the job's own dtype showed."""
     values: dict[str, list[float]] = defaultdict(list)
     for seen in observation.evidence:

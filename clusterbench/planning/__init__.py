@@ -321,7 +321,7 @@ def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refu
 
 def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floor]:
     """What is asked of a case's figures, with the bounds that are known here."""
-    typical = typical_of(case.benchmark, case.point, place) if item.floors else {}
+    typical = typical_of(*_published_as(item, case, place)) if item.floors else {}
     baseline: Mapping[str, Recorded] = {}
     name, has_other_peak = "", False
     if suite.baseline is not None:
@@ -329,6 +329,13 @@ def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floo
         baseline, has_other_peak = recorded.figures.get(case.hash, {}), _has_other_peak(recorded.machine, place.cluster)
     for asked in item.floors.values():
         yield from floors_of(asked, case.expected, typical, baseline, name, _machine(place), has_other_peak)
+
+
+def _published_as(item: Item, case: Case, place: Place) -> tuple[str, Point, Place]:
+    """What a published figure is of: one node, where every node does the same by itself."""
+    if benchmarks()[case.benchmark].world_is_node:
+        return item.benchmark, case.point, replace(place, num_nodes=1)
+    return case.benchmark, case.point, place
 
 
 def _has_other_peak(recorded: Fingerprint, cluster: Cluster) -> bool:

@@ -5,6 +5,7 @@ All tests share one lab with Slurm in it. A run takes some seconds however littl
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,9 @@ benchmarks:
     iterations: 2
     warmup: 1
     time_limit_s: 300
+"""
+EACH_NODE = """
+  - {{benchmark: train_step, layouts: [dp*], each_node: true, seq_len: 32, iterations: 2, warmup: 1, time_limit_s: 300}}
 """
 SMALL_SUITE = """
 suite: {name}
@@ -170,15 +174,59 @@ def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, 
 def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_path, ranks_per_agent):
     out = tmp_path / "out"
     launcher = launcher_of("mpich", ["cb1", "cb2"])
-    run(lab, launcher, suite(SUITE, [2]), out, "--ranks-per-agent", ranks_per_agent, "--num-ranks", "2")
+    text = SUITE + EACH_NODE
+    run(lab, launcher, suite(text, [2]), out, "--ranks-per-agent", ranks_per_agent, "--num-ranks", "2")
     cluster = RunFolder.open(out).plan().cluster
     assert (cluster.num_nodes, cluster.ranks_per_node) == (2, 2)
-    assert [outcome.status for outcome in outcomes_of(out)] == ["ok"] * 3
+    assert [outcome.status for outcome in outcomes_of(out)] == ["ok"] * 4
     assert hosts_by_case(out).keys() == {
         "all_reduce/2n4/1MiB-float32",
         "all_reduce/2n4/4MiB-float32",
         "train_step/2n4/dp4",
+        "node_step/2n4/dp2",
     }
+    rows = [row for row in rows_of(out) if row["case"] == "node_step/2n4/dp2" and row["value"]]
+    assert [row["part"] for row in rows if row["metric"] == "step_time"] == ["cb1", "cb2"]
+    proven = json.loads((out / "verdict.json").read_text())["proven"]
+    assert (proven["training_cases"], proven["proven"]) == (2, 2)
+    apart = [float(row["value"]) for row in rows if row["metric"] == "agreement"]
+    assert len(apart) == 4
+    assert max(apart) < 1e-6  # both computed the same
+
+
+OTHER_STEP = """
+import socket, sys
+
+class HalfTheRate:
+    def find_spec(self, name, *_):
+        if name == "clusterbench.proof.timed_step":
+            sys.meta_path.remove(self)
+            from clusterbench.training.step import TrainingStep
+            update = TrainingStep.update
+            def half(step):
+                for optimizer in step.optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] *= 0.5
+                update(step)
+            TrainingStep.update = half
+
+if socket.gethostname() == "cb2":
+    sys.meta_path.insert(0, HalfTheRate())
+"""
+
+
+def test_a_node_that_computes_something_else_is_named(lab, suite, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(OTHER_STEP)
+    hosts = HOSTS[:3]
+    launcher = launchers.by_hand(hosts)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    command = ["env", f"PYTHONPATH={path}"]
+    text = SUITE.split("benchmarks:")[0] + "benchmarks:" + EACH_NODE
+    out = tmp_path / "out"
+    run(lab, replace(launcher, prefix=[*launcher.prefix, *command]), suite(text, [3]), out, exit_code=1)
+    (wrong,) = outcomes_of(out)
+    assert (wrong.status, wrong.host) == ("wrong", "cb2")
+    assert wrong.reason.startswith("on cb2: ")
 
 
 @pytest.mark.mpi

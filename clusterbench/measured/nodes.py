@@ -1,0 +1,105 @@
+"""Where each node runs a step by itself: the figures of each, and how far apart nodes are that compute the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clusterbench.cluster import Cluster
+from clusterbench.expected.formulas import StepFormulas
+from clusterbench.formulas.statistics import median
+from clusterbench.job.passes import MOST_UPDATES
+from clusterbench.layout import ParallelLayout
+from clusterbench.measured.agreement import DISPUTED, STATISTICS, agreement_figure, limit_of
+from clusterbench.measured.step import evidence_metrics, proof_metrics, step_metrics
+from clusterbench.run_folder.attempts import History, host_of
+from clusterbench.types import Agreement, Case, Metric, Observation
+from clusterbench.words import few
+
+NODE_STEP = "node_step"
+"""The benchmark whose cases are one step on each node."""
+
+BY_NODE = frozenset({"step_time", "tokens_per_s_per_rank", "mfu"})
+"""Figures of a step that are told of each node."""
+
+_FEWEST = 3
+"""Nodes of which more than half can agree where one does not."""
+
+
+def node_metrics(case: Case, formulas: StepFormulas, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
+    """Of each node its speed, and the proof of all: ``formulas`` are those of the step inside one."""
+    size = formulas.job.layout.world_size
+    alone = replace(case, num_nodes=1, world_size=size, expected={})
+    for first in range(0, len(observation.seconds), size):
+        of_node = _part(observation, first, size)
+        for metric in step_metrics(alone, formulas, of_node, cluster):
+            if metric.name in BY_NODE:
+                yield metric._replace(detail={**metric.detail, "part": of_node.hosts[0]})
+    yield from evidence_metrics(observation)
+    yield from proof_metrics(observation)
+
+
+def _part(observation: Observation, first: int, size: int) -> Observation:
+    """What the ranks of one node saw."""
+
+    def of_ranks(values: Sequence[Any]) -> Sequence[Any]:
+        return values[first : first + size]
+
+    return replace(
+        observation,
+        hosts=(host_of(observation, first),),
+        seconds=of_ranks(observation.seconds),
+        evidence=of_ranks(observation.evidence),
+        passes={name: of_ranks(values) for name, values in observation.passes.items()},
+        timing=of_ranks(observation.timing),
+    )
+
+
+def agreements_of_nodes(histories: Sequence[History]) -> Mapping[str, Agreement]:
+    """Hash -> how far apart the nodes of a case are, which compute the same: wrong is one that most others refute."""
+    found = {}
+    for history in histories:
+        compared = [each for seen in history.observations for each in _compared(history.case, seen)]
+        wrong = next((why for _, why in compared if why), "")
+        furthest: dict[str, Metric] = {}
+        for metric, _ in compared:
+            known = furthest.get(metric.detail["source"])
+            if known is None or (metric.value or 0.0) > (known.value or 0.0):
+                furthest[metric.detail["source"]] = metric
+        found[history.case.hash] = Agreement(tuple(furthest.values()), wrong)
+    return found
+
+
+def _apart(value: float, middle: float) -> float:
+    if value == middle:
+        return 0.0
+    return abs(value - middle) / abs(middle) if middle else math.inf
+
+
+def _compared(case: Case, observation: Observation) -> Iterator[tuple[Metric, str]]:
+    """Of each statistic how far the furthest node is from the middle one, and what is wrong."""
+    size = ParallelLayout.parse(str(case.point["layout"])).world_size
+    firsts = range(0, len(observation.evidence), size)
+    for statistic in STATISTICS:
+        values = {first: statistic.values(observation.evidence[first]) for first in firsts}
+        if statistic.of_each or len(values) < 2 or not all(values.values()):
+            continue
+        updates = observation.evidence[0].get("num_updates", 0.0)
+        if statistic.is_last and updates > MOST_UPDATES:
+            continue
+        limit, middle = limit_of(case.point, statistic), median([value for (value,) in values.values()])
+        off = {first: _apart(value, middle) for first, (value,) in values.items()}
+        beyond = [first for first in firsts if not off[first] <= limit]
+        worst = max(firsts, key=lambda first: off[first])
+        named = few([f"{values[first][0]:.7g} on {host_of(observation, first)}" for first in beyond or [worst]])
+        said = f"{statistic.words} is {named}, and {middle:.7g} on the middle one of {len(values)} nodes"
+        if beyond and (len(values) < _FEWEST or 2 * len(beyond) >= len(values)):
+            yield agreement_figure(statistic, None, limit, f"{DISPUTED}: {said}"), ""
+        else:
+            wrong = (
+                f"{said}, which compute the same: {off[worst]:.2g} apart, where {limit:g} is allowed in "
+                f"{case.point['dtype']}"
+            )
+            yield agreement_figure(statistic, off[worst], limit, "at most; between nodes"), wrong if beyond else ""
