@@ -23,6 +23,7 @@ from clusterbench.job.dry import DRY, DryRank
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.progress import ClosingProgress, progress_on
+from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
 from clusterbench.parallel import from_options
 from clusterbench.planning import make_plan
@@ -163,6 +164,8 @@ def _dry(case: Case) -> Case | Refusal:
     reason = f"{case.benchmark} measures a machine, and a dry run has none: it is of train_step"
     if case.benchmark == LONE_RANK:
         reason = "a rank that is to compute has no dry run: with communication: real each rank of its layout has one"
+    if case.benchmark == NODE_STEP:
+        reason = "on every node it is the step of one: its layout has a dry run on one node"
     if case.benchmark == "train_step":
         trainer, job = trainer_of(case.point), job_of(case.point, case.device)
         reason = trainer.needs_data or objection(job, from_options(case.point)) or ""
