@@ -225,7 +225,8 @@ def _lead(
         cluster = decide_cluster(options.machine, found, _cpu_ranks(options, suite))
         if note := _of_hidden_gpus(options.machine, cluster, found):
             print(note, file=sys.stderr)
-        members = allocation.members(cluster.ranks_per_node, hosts, cluster.ranks_per_gpu)
+        ranks_per_gpu = cluster.ranks_per_gpu if cluster.device == "cuda" else None
+        members = allocation.members(cluster.ranks_per_node, hosts, ranks_per_gpu)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
