@@ -53,6 +53,7 @@ def parse(text: str) -> TrainingLog:
         raise ToolError("the log has no line with 'global batch size', so that the tokens of a step are not known")
     if len(batches) > 1:
         raise ToolError(f"the log says {len(batches)} batches, so it holds several runs: give each a file of its own")
+    _expect_one_run(lines, found)
     said = _BATCH.search(text)
     assert said is not None
     micro, batch, length, total = (count(_TOOL, said[name], said[0]) for name in ("micro", "batch", "length", "total"))
@@ -71,6 +72,17 @@ def parse(text: str) -> TrainingLog:
     steps, wrong = _steps(found, world_size), _wrong(found)
     first = steps[0].line if steps else 0
     return TrainingLog(steps, total, about, world_size, first, peaks, stop, wrong)
+
+
+def _expect_one_run(lines: Sequence[str], found: Sequence[tuple[int, re.Match[str]]]) -> None:
+    """Every rank of a run says its batch before any can end a second step: others would count as slow ranks of it."""
+    second = next((line for line, step in found if step["number"] != found[0][1]["number"]), len(lines))
+    for line, words in enumerate(lines[second:], second + 1):
+        if _BATCH.search(words):
+            raise ToolError(
+                f"a run begins on line {line}, behind the steps of another, so the text holds several: give each a "
+                "file of its own"
+            )
 
 
 def _whole(line: int, words: str) -> re.Match[str] | None:

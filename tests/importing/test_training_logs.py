@@ -237,6 +237,11 @@ def test_titans_tokens_are_of_each_rank_and_a_step_is_as_slow_as_its_slowest(imp
             "said.txt: the log says 2 batches, so it holds se",
         ),
         (
+            TITAN + TITAN,
+            {"num_nodes": 1},
+            "said.txt: a run begins on line 10, behind the steps of another, so the text holds several: give each",
+        ),
+        (
             TITAN.replace("global batch", "batch"),
             {"num_nodes": 1},
             "said.txt: the log has no line with 'global batch si",
