@@ -23,6 +23,7 @@ _ARGUMENT = re.compile(r"^ *(?P<name>[a-z]\w+) \.{3,} (?P<value>.*)$", re.MULTIL
 _MEMORY = re.compile(r"memory \(MB\) \| .*?max allocated: (?P<allocated>[\d.]+) .*?max reserved: (?P<reserved>[\d.]+)")
 _TIME, _RATE = "elapsed time per iteration (ms)", "throughput per GPU (TFLOP/s/GPU)"
 _TOKENS, _BATCH, _NAN = "tokens per gpu per second(tgs)", "global batch size", "number of nan iterations"
+_NO_NUMBER = re.compile(r"(?i)nan|-?inf")
 _LOSSES = ("lm loss", "lm-loss")
 _DEGREES = {
     "pp": "pipeline_model_parallel_size",
@@ -86,16 +87,27 @@ def _with_steps(log: TrainingLog, rows: Sequence[tuple[int, int, int, Cells]]) -
     notes = log.notes
     if len(alike) < len(rows):
         notes = (*notes, f"{len(rows) - len(alike)} of {len(rows)} printed steps had another batch, and are left out")
-    nan = next((line for line, _, _, cells in rows if cells.get(_NAN, "0") != "0"), None)
     return replace(
         log,
         steps=tuple(_step(line, iteration, cells) for line, iteration, _, cells in alike),
         about={**log.about, "global_batch_size": count("Megatron-LM", batch, f"{_BATCH}: {batch}")}
         if batch
         else log.about,
-        wrong=f"line {nan} counts iterations whose loss was no number" if nan else "",
+        wrong=next(_wrong(rows), ""),
         notes=notes,
     )
+
+
+def _wrong(rows: Sequence[tuple[int, int, int, Cells]]) -> Iterator[str]:
+    for line, _, _, cells in rows:
+        if cells.get(_NAN, "0") != "0":
+            yield f"line {line} counts iterations whose loss was no number"
+        if _NO_NUMBER.fullmatch(_loss(cells)):
+            yield f"the loss of line {line} is no number"
+
+
+def _loss(cells: Cells) -> str:
+    return next((cells[name] for name in _LOSSES if name in cells), "")
 
 
 def _rows(lines: Sequence[str]) -> Iterator[tuple[int, int, int, Cells]]:
@@ -125,14 +137,14 @@ def _step(line: int, iteration: int, cells: Cells) -> Step:
     def of(name: str, factor: float) -> float | None:
         return positive("Megatron-LM", cells[name], f"{name}: {cells[name]}") * factor if name in cells else None
 
-    loss = next((cells[name] for name in _LOSSES if name in cells), None)
+    loss = _loss(cells)
     return Step(
         line=line,
         number=iteration,
         time_s=of(_TIME, 1e-3),
         tokens_per_s_per_rank=of(_TOKENS, 1.0),
         flops_per_s_per_rank=of(_RATE, 1e12),
-        loss=None if loss is None else number("Megatron-LM", loss, f"lm loss: {loss}"),
+        loss=number("Megatron-LM", loss, f"lm loss: {loss}") if loss and not _NO_NUMBER.fullmatch(loss) else None,
     )
 
 

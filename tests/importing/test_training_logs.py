@@ -51,6 +51,10 @@ MEGATRON = (
     + step(4, 5364.1, 243.5, "2.009657E+00")
 )
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+OOM_KILLED = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+)
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-04-06T03:00:00 DUE TO TIME LIMIT ***\n"
 TRACEBACK = "Traceback (most recent call last):\n"
 
 # Found by its text in an index of public GitHub files, which names no repository: torchtitan on 8 H200, 3 of
@@ -150,6 +154,13 @@ def test_a_log_without_its_arguments_says_what_it_prints_and_one_that_stops_is_n
     [
         (MEGATRON[: MEGATRON.index("50250")] + "\n" + OUT_OF_MEMORY, "out_of_memory", "said.txt:18: torch.OutOfMem"),
         (MEGATRON[: MEGATRON.index("50250")] + "\n" + TRACEBACK, "failed", "said.txt:18: Traceback"),
+        (
+            MEGATRON[: MEGATRON.index("50250")] + "\n" + OOM_KILLED,
+            "out_of_memory",
+            "said.txt:18: slurmstepd: error: Det",
+        ),
+        (MEGATRON[: MEGATRON.index("50250")] + "\n" + TIME_LIMIT, "timeout", "said.txt:18: slurmstepd: error: *** JOB"),
+        (MEGATRON.replace("2.009657E+00", "NAN"), "wrong", "said.txt: the loss of line 20 is no number"),
         (ARGUMENTS + TRACEBACK, "failed", "said.txt:15: Traceback"),
         (MEGATRON + TRACEBACK, "ok", ""),
         (MEGATRON.replace("tions:   0 |", "tions:   2 |"), "wrong", "said.txt: line 15 counts iterations whose loss"),
