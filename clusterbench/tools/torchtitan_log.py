@@ -54,6 +54,7 @@ def parse(text: str) -> TrainingLog:
     if len(batches) > 1:
         raise ToolError(f"the log says {len(batches)} batches, so it holds several runs: give each a file of its own")
     _expect_one_run(lines, found)
+    _expect_one_form(found)
     said = _BATCH.search(text)
     assert said is not None
     micro, batch, length, total = (count(_TOOL, said[name], said[0]) for name in ("micro", "batch", "length", "total"))
@@ -83,6 +84,18 @@ def _expect_one_run(lines: Sequence[str], found: Sequence[tuple[int, re.Match[st
                 f"a run begins on line {line}, behind the steps of another, so the text holds several: give each a "
                 "file of its own"
             )
+
+
+def _expect_one_form(found: Sequence[tuple[int, re.Match[str]]]) -> None:
+    """A program prints each step alike: one with less is broken in two, maybe within its last number."""
+    longest = max((len(_printed(step)) for _, step in found), default=0)
+    for line, step in found:
+        if len(_printed(step)) < longest:
+            raise ToolError(f"the step of line {line} is not whole: {step[0][:100]!r}")
+
+
+def _printed(step: re.Match[str]) -> list[str]:
+    return [name for name, text in step.groupdict().items() if text is not None]
 
 
 def _whole(line: int, words: str) -> re.Match[str] | None:

@@ -238,6 +238,11 @@ def test_titans_tokens_are_of_each_rank_and_a_step_is_as_slow_as_its_slowest(imp
             "said.txt: torchtitan printed '7.70.82' where a number belongs",
         ),
         (
+            TITAN.replace("301,092", "301,\n092"),
+            {"num_nodes": 1},
+            "said.txt: the step of line 5 is not whole: 'step:",
+        ),
+        (
             TITAN.replace("  mfu: 2.18%", ""),
             {"num_nodes": 1},
             "said.txt: the step of line 5 is not whole: 'step:",
