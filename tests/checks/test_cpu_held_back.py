@@ -73,6 +73,22 @@ def test_a_quota_that_was_used_up_is_found_and_one_that_was_not_is_a_note(judged
     assert (fault.what, fault.severity) == ("the job sees 224 CPUs and has the time of 2", "note")
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_quota_of_the_group_above_stops_those_below_which_count_nothing(judged, version):
+    """A session of a user's slice, a step of a job: its own group has no quota, and nr_throttled 0."""
+    root, own = {1: ("/sys/fs/cgroup/cpu", "4:cpu,cpuacct:/job/step"), 2: ("/sys/fs/cgroup", "0::/job/step")}[version]
+    quota = {1: {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}, 2: {"cpu.max": "200000 100000"}}[version]
+    files = {
+        "/proc/self/cgroup": own,
+        f"{root}/job/cpu.stat": "nr_periods 2000\nnr_throttled 1200\n",
+        f"{root}/job/step/cpu.stat": "nr_periods 0\nnr_throttled 0\n",
+        **{f"{root}/job/{name}": text for name, text in quota.items()},
+        **({"/sys/fs/cgroup/cgroup.controllers": "cpu"} if version == 2 else {}),
+    }
+    (fault,) = judged("/sys/fs/cgroup", **files).faults
+    assert fault.what == "the job sees 224 CPUs and has the time of 2, and stopped 1,200 times when it was used up"
+
+
 @pytest.mark.parametrize(("steal", "faults"), [(50_000, 0), (60_000, 1)])
 def test_time_that_a_hypervisor_takes_is_found_above_the_bound(judged, steal, faults):
     said = judged(**{"/proc/stat": f"cpu  900000 0 90000 5000000 1000 0 10000 {steal} 0 0\n"})
