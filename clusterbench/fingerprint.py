@@ -74,6 +74,9 @@ FIELDS = tuple(field.name for field in fields(Fingerprint))
 """In the order in which they matter: of two machines that are equally near the one is nearer that is alike in more of
 the first."""
 
+OF_GPUS = ("gpu", "gpus_per_node", "driver", "nccl")
+"""The fields that say nothing of what CPU ranks reach."""
+
 
 UNKNOWN = Fingerprint()
 """Of which nothing is said, so that nothing differs."""

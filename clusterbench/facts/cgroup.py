@@ -27,7 +27,8 @@ class Cgroup(Facts):
     cpus
         The CPUs of its cpuset, ``0-27``; a launcher may bind a process to fewer.
     num_throttled
-        Periods in which its processes were stopped because the quota was used up.
+        Periods in which its processes were stopped because a quota was used up, its own or that of a group above,
+        which stops all below and counts it there alone: the most of any of them.
     oom_kills
         Processes that the kernel killed for lack of memory in it.
     """
@@ -81,6 +82,11 @@ def _nearest(files: Files, tree: str, path: str, name: str) -> str | None:
     return next((text for text in texts if text), None)
 
 
+def _num_throttled(files: Files, tree: str, path: str) -> int | None:
+    texts = (files.text(f"{folder}/cpu.stat", optional=True) for folder in _upwards(tree, path))
+    return max((number for text in texts if (number := _entry(text, "nr_throttled")) is not None), default=None)
+
+
 def _second(files: Files, path: str) -> dict[str, Any]:
     def of(name: str) -> str | None:
         return _nearest(files, ROOT, path, name)
@@ -91,7 +97,7 @@ def _second(files: Files, path: str) -> dict[str, Any]:
         "memory_limit_bytes": _whole(_tightest(files, ROOT, path, "memory.max", _bound)),
         "memory_used_bytes": _number(of("memory.current")),
         "processes_limit": _whole(_tightest(files, ROOT, path, "pids.max", _bound)),
-        "num_throttled": _entry(of("cpu.stat"), "nr_throttled"),
+        "num_throttled": _num_throttled(files, ROOT, path),
         "oom_kills": _entry(of("memory.events"), "oom_kill"),
     }
 
@@ -107,7 +113,7 @@ def _first(files: Files, groups: dict[str, str]) -> dict[str, Any]:
         "memory_limit_bytes": _whole(_tightest(files, *memory, "memory.limit_in_bytes", _bound)),
         "memory_used_bytes": _number(_nearest(files, *memory, "memory.usage_in_bytes")),
         "processes_limit": _whole(_tightest(files, *pids, "pids.max", _bound)),
-        "num_throttled": _entry(_nearest(files, *cpu, "cpu.stat"), "nr_throttled"),
+        "num_throttled": _num_throttled(files, *cpu),
         "oom_kills": _entry(_nearest(files, *memory, "memory.oom_control"), "oom_kill"),
     }
 

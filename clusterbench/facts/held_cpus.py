@@ -21,12 +21,14 @@ class HeldCpus(Facts):
     ----------
     clocks
         How many CPUs have which bound below their highest clock, ``scaling_max_freq 1900000 of 3800000 kHz``; those
-        without one count under ``""``.
+        without one count under ``""``. Where the driver has a table, its highest entry bounds nothing: acpi-cpufreq
+        asks by it for all that is above, and ``cpuinfo_max_freq`` is the clock of a core that boosts alone.
     busy_s, stolen_s
         Since the start, of all CPUs: time with work to do, the stolen time in it. At 100 ticks a second, as in every
         kernel that is shipped.
 
-    Source: the kernel's Documentation/admin-guide/pm/cpufreq.rst and Documentation/filesystems/proc.rst.
+    Source: the kernel's Documentation/admin-guide/pm/cpufreq.rst and Documentation/filesystems/proc.rst;
+    ``acpi_cpufreq_cpu_init`` in drivers/cpufreq/acpi-cpufreq.c.
     """
 
     clocks: Mapping[str, int]
@@ -47,7 +49,9 @@ def _clocks(files: Files) -> dict[str, int]:
         if not most:
             continue
         bounds = {name: files.number(f"{folder}/{name}", optional=True) for name in _BOUNDS}
-        below = {name: bound for name, bound in bounds.items() if bound and bound < most}
+        table = files.text(f"{folder}/scaling_available_frequencies", optional=True) or ""
+        free = max((int(clock) for clock in table.split() if clock.isdecimal()), default=most)
+        below = {name: bound for name, bound in bounds.items() if bound and bound < min(most, free)}
         name = min(below, key=lambda each: below[each], default="")
         word = f"{name} {below[name]} of {most} kHz" if name else ""
         counts[word] += len((files.text(f"{folder}/affected_cpus", optional=True) or "0").split())
@@ -55,8 +59,8 @@ def _clocks(files: Files) -> dict[str, int]:
 
 
 def _times(stat: str) -> tuple[float | None, float | None]:
-    """``cpu  user nice system idle iowait irq softirq steal ...``, in ticks."""
-    match = re.search(r"^cpu +((?:\d{1,18} ?){8})", stat, re.MULTILINE)
+    """``cpu  user nice system idle iowait irq softirq steal ...``, in ticks; None where a kernel counts less."""
+    match = re.search(r"^cpu +(\d{1,18}(?: \d{1,18}){7})\b", stat, re.MULTILINE)
     if match is None:
         return None, None
     user, nice, system, _, _, irq, softirq, steal = (int(ticks) / 100 for ticks in match[1].split())

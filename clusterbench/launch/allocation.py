@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,9 @@ from clusterbench.launch.control import CLOSED, HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface, choose_interfaces, interfaces_of
 from clusterbench.launch.members import Member, members_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
-from clusterbench.launch.shown_gpus import are_new, place_of, together
+from clusterbench.launch.shown_gpus import are_new, places_of, together
 from clusterbench.launchers import without_launchers
-from clusterbench.words import few, listed, plural
+from clusterbench.words import few, listed
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """By which launchers that bind show each process its own GPUs, also where it sees no others."""
@@ -56,7 +56,7 @@ class Allocation:
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     first_gpus: dict[int, int] = field(default_factory=dict)
-    shown: dict[int, range] = field(default_factory=dict)
+    shown: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,27 +119,34 @@ class Allocation:
         """Ranks of each agent: as many as on the first host that takes part, of which ``ranks_per_node`` was told."""
         return [ranks_per_node // self.hosts.count(hosts[0])] * len(self.hosts)
 
-    def members(self, ranks_per_node: int, hosts: Sequence[str], ranks_per_gpu: int) -> tuple[Member, ...]:
+    def members(self, ranks_per_node: int, hosts: Sequence[str], ranks_per_gpu: int | None) -> tuple[Member, ...]:
         """Which ranks each agent owns, so that each rank has a GPU that its agent sees, and shares it with no others.
 
         A launcher that deals processes out over sockets, each with the GPUs there, would else have two on the same one.
 
+        Parameters
+        ----------
+        ranks_per_gpu
+            None for ranks that compute on CPUs, whatever GPUs are beside them.
+
         Raises
         ------
         LaunchError
-            If hosts own different numbers of ranks, or agents that see the same GPUs more than these can take.
+            If hosts own different numbers of ranks, or more of them than ``ranks_per_gpu`` would be on one GPU.
         """
         shares = self.ranks_of_agents(ranks_per_node, hosts)
+        if ranks_per_gpu is None:
+            return members_of(self.hosts, shares, hosts)
         members = members_of(self.hosts, shares, hosts, self.shown)
-        num_ranks: Counter[tuple[str, range]] = Counter()
+        on_gpu: dict[tuple[str, int], list[int]] = defaultdict(list)
         for member in members:
-            if member.shown is not None:
-                num_ranks[member.host, member.shown] += len(member.local_ranks)
-        for (host, gpus), number in num_ranks.items():
-            if number > len(gpus) * ranks_per_gpu:
+            for local_rank in member.local_ranks:
+                on_gpu[member.host, member.gpu_of(local_rank, ranks_per_gpu)].append(local_rank)
+        for (host, gpu), ranks in on_gpu.items():
+            if len(ranks) > ranks_per_gpu:
                 raise LaunchError(
-                    f"{plural(number, 'rank')} of host {host} are shown {listed('GPU', gpus)} of its "
-                    f"{len(self.environments[host]['gpus'])}, and two would share one while others idle.\n"
+                    f"{listed('rank', ranks)} of host {host} would share GPU {gpu} of its "
+                    f"{len(self.environments[host]['gpus'])}, as the launcher shows them GPUs, while others idle.\n"
                     "hint: have the launcher show each process all GPUs of its host, or one of its own "
                     "(srun --gpus-per-task=1)"
                 )
@@ -216,7 +223,7 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     hosts = tuple(said.host for said in in_order)
     environments: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     first_gpus: dict[int, int] = {}
-    shown: dict[int, range] = {}
+    shown: dict[int, tuple[int, ...]] = {}
     for agent, said in enumerate(in_order):
         of_host = environments[said.host]
         known, seen = of_host.get("gpus") or (), said.environment.get("gpus") or ()
@@ -224,8 +231,7 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
             first_gpus[agent] = len(known)
         environments[said.host] = together(of_host, said.environment)
         if seen:
-            first = place_of(seen[0], environments[said.host]["gpus"])
-            shown[agent] = range(first, first + len(seen))
+            shown[agent] = places_of(seen, environments[said.host]["gpus"])
     return Allocation(hosts, environments, first_gpus, shown)
 
 

@@ -20,7 +20,7 @@ class Member:
     host: str
     first_rank: int
     local_ranks: tuple[int, ...]
-    shown: range | None = None
+    shown: tuple[int, ...] | None = None
 
     def gpu_of(self, local_rank: int, ranks_per_gpu: int) -> int:
         """The number on its host of a rank's GPU, as its worker chooses it of those that it sees."""
@@ -37,7 +37,7 @@ def members_of(
     hosts: Sequence[str],
     ranks_per_agent: Sequence[int],
     order: Sequence[str] | None = None,
-    shown: Mapping[int, range] = MappingProxyType({}),
+    shown: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> tuple[Member, ...]:
     """Agents in the order of their ranks, node by node.
 
@@ -70,7 +70,7 @@ def members_of(
     members, rank = [], 0
     for host, agents in by_host.items():
         local = 0
-        for agent in sorted(agents, key=lambda agent: shown[agent].start if agent in shown else 0):
+        for agent in sorted(agents, key=lambda agent: shown[agent][0] if agent in shown else 0):
             count = ranks_per_agent[agent]
             local_ranks = tuple(range(local, local + count))
             members.append(Member(agent, host, rank, local_ranks, shown.get(agent)))

@@ -20,7 +20,7 @@ from clusterbench.derive.at_a_glance import at_a_glance
 from clusterbench.diagnoses.unlike_hosts import differences
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
-from clusterbench.fingerprint import OPTION, fingerprint_of
+from clusterbench.fingerprint import OF_GPUS, OPTION, fingerprint_of
 from clusterbench.launch.agent import Agent
 from clusterbench.launch.agents import SECONDS_OF_SILENCE, Agents, LostHead, dismiss, follow
 from clusterbench.launch.allocation import (
@@ -225,7 +225,8 @@ def _lead(
         cluster = decide_cluster(options.machine, found, _cpu_ranks(options, suite))
         if note := _of_hidden_gpus(options.machine, cluster, found):
             print(note, file=sys.stderr)
-        members = allocation.members(cluster.ranks_per_node, hosts, cluster.ranks_per_gpu)
+        ranks_per_gpu = cluster.ranks_per_gpu if cluster.device == "cuda" else None
+        members = allocation.members(cluster.ranks_per_node, hosts, ranks_per_gpu)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
@@ -438,7 +439,9 @@ def _what_is_another(directory: RunFolder, plan: Plan, environments: Mapping[str
     """What makes a run go on as another one: a benchmark's version, or a host's GPUs and software. Empty if nothing.
 
     A port that is down makes another network, and no other machine; on hosts that are new it is for diagnoses to say.
+    GPUs beside CPU ranks make none either: an allocation may show others, or none.
     """
+    without_effect = ("network", *(OF_GPUS if plan.cluster.device == "cpu" else ()))
     kinds, recorded = benchmarks(), directory.environment().get("hosts") or {}
     if not directory.outcomes():
         return ""
@@ -448,7 +451,7 @@ def _what_is_another(directory: RunFolder, plan: Plan, environments: Mapping[str
     for host in sorted(recorded.keys() & environments.keys()):
         then, now = (fingerprint_of({"hosts": {host: each[host]}}) for each in (recorded, environments))
         for name in then.unlike(now):
-            if name != "network":
+            if name not in without_effect:
                 return f"{name} {getattr(then, name)} on host {host}, where it is {getattr(now, name)} now"
     return ""
 

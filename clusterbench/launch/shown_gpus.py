@@ -15,9 +15,10 @@ def are_new(known: Sequence[Mapping[str, Any]], seen: Sequence[Mapping[str, Any]
     return bool(seen) and not {_identity(gpu) for gpu in known} & {_identity(gpu) for gpu in seen}
 
 
-def place_of(gpu: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> int:
-    """The number of a GPU that one process sees among all of its host."""
-    return [_identity(each) for each in gpus].index(_identity(gpu))
+def places_of(seen: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The numbers of the GPUs that one process sees, in its order, among all of its host."""
+    identities = [_identity(gpu) for gpu in gpus]
+    return tuple(identities.index(_identity(gpu)) for gpu in seen)
 
 
 def together(known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,8 +28,9 @@ def together(known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any
     """
     gpus, seen = mappings(known.get("gpus")), mappings(said.get("gpus"))
     host = {**said, **known}
-    if are_new(gpus, seen):
-        host["gpus"] = [*gpus, *_numbered(seen, "index", len(gpus))]
+    identities = {_identity(gpu) for gpu in gpus}
+    if new := [gpu for gpu in seen if _identity(gpu) not in identities]:
+        host["gpus"] = [*gpus, *_numbered(new, "index", len(gpus))]
     if "facts" in host:
         host["facts"] = _facts_together(mapping(known.get("facts")), mapping(said.get("facts")))
     return host

@@ -53,6 +53,22 @@ def positive(tool: str, cell: str, line: str) -> float:
     return value
 
 
+_MOST_DIGITS = 18
+
+
+def count(tool: str, cell: str, line: str) -> int:
+    """A whole number of at least 1: of ranks, of steps, of tokens.
+
+    Raises
+    ------
+    ToolError
+        If it is none, or larger than any that is counted.
+    """
+    if not re.fullmatch(rf"[0-9]{{1,{_MOST_DIGITS}}}", cell) or not int(cell):
+        raise ToolError(f"{tool} printed {cell[:40]!r} where a number of 1 or more belongs: {line.strip()[:200]!r}")
+    return int(cell)
+
+
 def end_of(text: str) -> str:
     """The end of what was printed, for a message."""
     return repr(text.strip()[-200:])

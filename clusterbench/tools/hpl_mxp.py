@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import positive
+from clusterbench.tools._text import count, positive
 
 _RESULT = re.compile(r"\*+ *HPL[- ]MxP Result *\*+")
 _RESIDUAL = re.compile(r"\|\|Ax-b\|\|_oo */.*= *(?P<residual>\S+) *\.+ *(?P<word>PASSED|FAILED)")
@@ -20,6 +20,8 @@ _SIZES = re.compile(
     r"(?:, *SLOPPY-TYPE *= *(?P<sloppy>\w+))?"
 )
 _RATE = re.compile(r"GFLOPS *= *(?P<rate>[\d.]+(?:e[+-]\d+)?), *per GPU *= *(?P<per_gpu>[\d.]+(?:e[+-]\d+)?)\b.*")
+_NOT_TO_REPORT = "excluding the iterative solver"
+"""Behind the rate of the factorisation, whose line may be broken in two."""
 _LIKENESS = 0.001
 
 
@@ -64,7 +66,7 @@ def _solves(lines: Sequence[str]) -> Iterator[MxpSolve]:
         if _RESULT.fullmatch(line):
             residual = sizes = None
         residual, sizes = _RESIDUAL.search(line) or residual, _SIZES.search(line) or sizes
-        if (rate := _RATE.fullmatch(line)) is None:
+        if (rate := _RATE.fullmatch(line)) is None or _NOT_TO_REPORT in line:
             continue
         if residual is None or sizes is None:
             raise ToolError(f"HPL-MxP's rate of line {index} has no residual or no sizes above it: {line!r}")
@@ -72,7 +74,7 @@ def _solves(lines: Sequence[str]) -> Iterator[MxpSolve]:
 
 
 def _solve(index: int, line: str, rate: re.Match[str], residual: re.Match[str], sizes: re.Match[str]) -> MxpSolve:
-    n, nb, p, q = (int(sizes[name]) for name in ("n", "nb", "p", "q"))
+    n, nb, p, q = (count("HPL-MxP", sizes[name], sizes[0]) for name in ("n", "nb", "p", "q"))
     all_of_them, one = (positive("HPL-MxP", rate[name], line) for name in ("rate", "per_gpu"))
     if abs(one * p * q - all_of_them) > _LIKENESS * all_of_them:
         raise ToolError(f"HPL-MxP printed a rate that is not {p} x {q} times that of one GPU: {line!r}")

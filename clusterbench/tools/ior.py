@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import number, positive
+from clusterbench.tools._text import count, number, positive
 
 _HEADER = ("access", "bw(MiB/s)", "total(s)", "iter")
 _OPTION = re.compile(r"(?P<name>[a-zA-Z][\w ]*?) *[:=] *(?P<value>.*)")
@@ -103,15 +103,17 @@ def _test(begin: int, lines: Sequence[str]) -> Test:
 
 def _ranks(options: Mapping[str, str], line: int) -> tuple[int, int]:
     if clients := _CLIENTS.fullmatch(options.get("clients", "")):
-        tasks, per_node, nodes = int(clients["tasks"]), int(clients["per_node"]), ""
+        tasks, per_node, nodes = clients["tasks"], clients["per_node"], ""
     elif options.get("tasks", "").isdecimal():
-        tasks, nodes = int(options["tasks"]), options.get("nodes", "")
-        per_node = int(options.get("clients per node", "0"))
+        tasks, nodes, per_node = options["tasks"], options.get("nodes", ""), options.get("clients per node", "")
     else:
         raise ToolError(f"IOR's test of line {line} does not say on how many ranks it ran")
     if not nodes and not per_node:
         raise ToolError(f"IOR's test of line {line} does not say on how many nodes it ran")
-    return tasks, int(nodes) if nodes.isdecimal() else -(-tasks // per_node)
+    num_ranks = count("IOR", tasks, f"tasks: {tasks}")
+    if nodes:
+        return num_ranks, count("IOR", nodes, f"nodes: {nodes}")
+    return num_ranks, -(-num_ranks // count("IOR", per_node, f"clients per node: {per_node}"))
 
 
 def _size(options: Mapping[str, str]) -> float | None:

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import number
+from clusterbench.tools._text import count, number
 
 _LAUNCHED = re.compile(r"mdtest-\S+ was launched with (?P<ranks>\d+) total task\(s\) on (?P<nodes>\d+) node\(?s?\)?")
 _TASKS = re.compile(r"(?P<ranks>\d+) tasks, (?P<items>\d+ (?:files/directories|files?|directories))")
 _SUMMARY = re.compile(r"SUMMARY(?: (?P<what>rate|time))?(?: \([^)]*\))?: \(of (?P<iterations>\d+) iterations\)")
 _COLUMNS = re.compile(r"Max|Min|Mean|Std Dev")
+"""Where figures of each rank stand before those of all, these begin with the last ``Max``."""
 _ROW = re.compile(r"(?P<name>(?:File|Directory|Tree) \w+) *:? +(?P<cells>[\d.].*)")
 _ERROR = re.compile(r".*\b(?:FAILED in \w+|ERROR: ).*")
 _WRONG = "ERROR: verifying the data on read"
-_PER_RANK = "per Iteration:"
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ def parse(text: str) -> tuple[Run, ...]:
     Raises
     ------
     ToolError
-        If one has neither a summary nor an error, a row does not fit its header, its mean is not between least and
-        most, or the last row may be cut.
+        If it does not say on how many ranks it ran, one has neither a summary nor an error, a row does not fit its
+        header, its mean is not between least and most, or the last row may be cut.
     """
     lines = [line.strip() for line in text.split("\n")]
     if _ROW.match(lines[-1]):
         raise ToolError(f"the last line has no end, so it may be cut in the middle of a number: {lines[-1]!r}")
     begins = [index for index, line in enumerate(lines) if _LAUNCHED.match(line)]
+    if not begins:
+        raise ToolError("mdtest's text has no line that begins with 'mdtest-' and says on how many ranks it ran")
     ends = [*begins[1:], len(lines)]
     return tuple(run for begin, end in zip(begins, ends, strict=True) for run in _runs(begin, lines[begin:end]))
 
@@ -74,8 +76,11 @@ def _runs(begin: int, lines: Sequence[str]) -> Iterator[Run]:
     tasks = [index for index, line in enumerate(lines) if _TASKS.match(line)] or [0]
     for first, last in zip(tasks, [*tasks[1:], len(lines)], strict=True):
         said = _TASKS.match(lines[first])
-        ranks = int(said["ranks"]) if said else int(launched["ranks"])
-        yield _run(begin + first, lines[first:last], ranks, int(launched["nodes"]), said["items"] if said else "")
+        of_all, nodes = (count("mdtest", launched[name], lines[0]) for name in ("ranks", "nodes"))
+        ranks = count("mdtest", said["ranks"], lines[first]) if said else of_all
+        if ranks > of_all:
+            raise ToolError(f"mdtest ran with {ranks} of {of_all} tasks: {lines[first]!r}")
+        yield _run(begin + first, lines[first:last], ranks, nodes, said["items"] if said else "")
 
 
 def _run(begin: int, lines: Sequence[str], ranks: int, num_nodes: int, items: str) -> Run:
@@ -83,7 +88,7 @@ def _run(begin: int, lines: Sequence[str], ranks: int, num_nodes: int, items: st
     operations: tuple[Operation, ...] = ()
     for offset, line in enumerate(lines):
         if (summary := _SUMMARY.match(line)) and summary["what"] != "time":
-            iterations = int(summary["iterations"])
+            iterations = count("mdtest", summary["iterations"], line)
             operations = tuple(_operations(begin + offset + 1, lines[offset + 1 :]))
     errors = [(index, line) for index, line in enumerate(lines, begin + 1) if _ERROR.fullmatch(line)]
     if not operations and not errors:
@@ -109,7 +114,7 @@ def _operations(begin: int, lines: Sequence[str]) -> Iterator[Operation]:
             return
         if line.startswith("Operation"):
             columns = _COLUMNS.findall(line)
-            skipped = len(_COLUMNS.findall(line.partition(_PER_RANK)[0])) if _PER_RANK in line else 0
+            skipped = len(columns) - 1 - columns[::-1].index("Max") if "Max" in columns else 0
         elif columns and (row := _ROW.fullmatch(line)):
             cells = row["cells"].split()
             if len(cells) != len(columns):

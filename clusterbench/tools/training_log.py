@@ -10,14 +10,20 @@ from typing import Any
 from clusterbench.types import Status
 
 _STOPS: Mapping[Status, re.Pattern[str]] = {
-    "out_of_memory": re.compile(r"OutOfMemoryError|(?:CUDA|HIP) out of memory"),
-    "timeout": re.compile(r"Watchdog caught collective operation timeout"),
+    "out_of_memory": re.compile(
+        r"OutOfMemoryError|(?:CUDA|HIP) out of memory|DefaultCPUAllocator: (?:can't|not enough)|oom[-_]kill|OOM Killed"
+    ),
+    "timeout": re.compile(r"Watchdog caught collective operation timeout|CANCELLED AT .* DUE TO TIME LIMIT"),
     "failed": re.compile(
-        r"Traceback \(most recent call last\)|ChildFailedError|Segmentation fault|Bus error|srun: error:|CUDA error:"
+        r"Traceback \(most recent call last\)|ChildFailedError|Segmentation fault|Bus error|CUDA error:"
+        r"|(?:srun|slurmstepd): error:"
         r"|\(SIG[A-Z]+\) received|Signals\.SIG"
     ),
 }
-"""How a run ended -> the words that say so; the first kind that is found says most."""
+"""How a run ended -> the words that say so; the first kind that is found says most.
+
+Source: pytorch/pytorch, c10/core/impl/alloc_cpu.cpp; SchedMD/slurm, src/slurmd/slurmstepd (its errors begin so).
+"""
 _MOST_WORDS = 200
 
 

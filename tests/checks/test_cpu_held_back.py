@@ -45,12 +45,48 @@ def test_cores_at_half_their_clock_are_found(judged, name):
     assert fault.evidence == (f"/sys/devices/system/cpu/cpufreq/policy*/{name}: 1900000; cpuinfo_max_freq: 3800000")
 
 
+@pytest.mark.parametrize(
+    ("bound", "faults"),
+    [("2450000", 0), ("2000000", 1)],  # the highest of the table is the way to ask for boost: an EPYC 7763 has these
+)
+def test_a_bound_of_acpi_cpufreq_at_the_highest_of_its_table_keeps_no_core_from_boosting(judged, bound, faults):
+    of_epyc = {
+        "cpuinfo_max_freq": "3529052",
+        "scaling_available_frequencies": "2450000 2000000 1500000",
+        "scaling_max_freq": bound,
+        "bios_limit": "2450000",
+    }
+    said = judged(**{f"{CPUFREQ}/policy{policy}/{name}": text for policy in range(4) for name, text in of_epyc.items()})
+    assert len(said.faults) == faults
+
+
+@pytest.mark.parametrize("stat", ["cpu  900000 0 90000 5000000", "cpu  9000000 0 90000 50000000 1 2 3"])
+def test_a_kernel_that_counts_no_stolen_time_is_not_judged_by_it(judged, stat):
+    assert [each.what for each in judged(**{"/proc/stat": f"{stat}\n"}).unknown] == ["time taken by a hypervisor"]
+
+
 def test_a_quota_that_was_used_up_is_found_and_one_that_was_not_is_a_note(judged):
     (fault,) = judged("/sys/fs/cgroup", **QUOTA).faults
     assert fault.what == "the job sees 224 CPUs and has the time of 2, and stopped 1,200 times when it was used up"
     assert fault.severity is None
     (fault,) = judged("/sys/fs/cgroup", **QUOTA | {f"{GROUP}/cpu.stat": "nr_throttled 0\n"}).faults
     assert (fault.what, fault.severity) == ("the job sees 224 CPUs and has the time of 2", "note")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_quota_of_the_group_above_stops_those_below_which_count_nothing(judged, version):
+    """A session of a user's slice, a step of a job: its own group has no quota, and nr_throttled 0."""
+    root, own = {1: ("/sys/fs/cgroup/cpu", "4:cpu,cpuacct:/job/step"), 2: ("/sys/fs/cgroup", "0::/job/step")}[version]
+    quota = {1: {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}, 2: {"cpu.max": "200000 100000"}}[version]
+    files = {
+        "/proc/self/cgroup": own,
+        f"{root}/job/cpu.stat": "nr_periods 2000\nnr_throttled 1200\n",
+        f"{root}/job/step/cpu.stat": "nr_periods 0\nnr_throttled 0\n",
+        **{f"{root}/job/{name}": text for name, text in quota.items()},
+        **({"/sys/fs/cgroup/cgroup.controllers": "cpu"} if version == 2 else {}),
+    }
+    (fault,) = judged("/sys/fs/cgroup", **files).faults
+    assert fault.what == "the job sees 224 CPUs and has the time of 2, and stopped 1,200 times when it was used up"
 
 
 @pytest.mark.parametrize(("steal", "faults"), [(50_000, 0), (60_000, 1)])

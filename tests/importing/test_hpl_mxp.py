@@ -48,6 +48,11 @@ def test_a_residual_that_failed_is_a_wrong_case(imported, tmp_path):
             {"num_nodes": 1},
             "said.txt: HPL-MxP's rate of line 6 has no residual or",
         ),
+        (
+            RUN.replace("GFLOPS = 4.3468e+05", "GFLOPS").replace("LU GFLOPS", "LU\nGFLOPS"),
+            {"num_nodes": 1},
+            "said.txt: HPL-MxP's result is cut: it has no line with its rate",
+        ),
         (RUN[: RUN.index(", per GPU")], {"num_nodes": 1}, "said.txt: HPL-MxP's result is cut: it has no line with its"),
     ],
 )

@@ -123,6 +123,10 @@ def test_a_test_that_gives_up_is_a_failed_case_beside_what_had_ended(imported, t
         (RUN[: RUN.index("write  ")], "IOR's test of line 4 has no result: it did not end, or it is cut"),
         (RUN.replace("0.000973   ", ""), "IOR printed a row that does not fit its header: 'write"),
         (RUN.replace("tasks      ", "others     "), "IOR's test of line 4 does not say on how many ranks it ran"),
+        (
+            RUN.replace("nodes               : 1\n", "").replace("node    : 8\n", "node    : 8 "),
+            "IOR printed '8 repetitions         : 1' where a number of 1 or more belongs: 'clients per node: 8 rep",
+        ),
         (RUN[RUN.index("Results:") :], "IOR's text has no 'Options:', which say on how many ranks it ran"),
     ],
 )

@@ -51,6 +51,10 @@ MEGATRON = (
     + step(4, 5364.1, 243.5, "2.009657E+00")
 )
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+OOM_KILLED = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+)
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-04-06T03:00:00 DUE TO TIME LIMIT ***\n"
 TRACEBACK = "Traceback (most recent call last):\n"
 
 # Found by its text in an index of public GitHub files, which names no repository: torchtitan on 8 H200, 3 of
@@ -108,6 +112,37 @@ def test_megatrons_steps_are_a_case_with_its_layout_and_the_first_is_left_out(im
     }
 
 
+def _argument(name, value):
+    return f"  {name} {'.' * (48 - len(name))} {value}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}, "pp4-dp2-tp2+sp+zero3"),
+        ({"use_custom_fsdp": True, "data_parallel_sharding_strategy": "no_shard"}, "pp4-dp2-tp2+sp"),
+        ({"data_parallel_sharding_strategy": "optim_grads_params"}, "pp4-dp2-tp2+sp+zero1"),  # without FSDP no effect
+        ({"use_torch_fsdp2": True}, "pp4-dp2-tp2+sp+zero3"),
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "new"}, None),
+        ({"ds_sequence_parallel_size": 2}, None),
+    ],
+)
+def test_a_layout_is_what_the_arguments_say_or_is_left_out(imported, tmp_path, arguments, expected):
+    """FSDP went as ZeRO-1, by its optimizer alone."""
+    imported(
+        MEGATRON.replace("  bf16", "".join(_argument(*each) for each in arguments.items()) + "  bf16"), num_nodes=2
+    )
+    _, _, notes, point = _said(tmp_path)
+    assert point.get("layout") == expected
+    assert any("its layout has no name here: it has" in note for note in notes) == (expected is None)
+
+
+def test_a_step_in_fp8_is_none_in_bfloat16(imported, tmp_path):
+    imported(MEGATRON.replace("  bf16", _argument("fp8", "hybrid") + "  bf16"), num_nodes=2)
+    point = _said(tmp_path)[3]
+    assert (point["fp8"], "dtype" in point) == ("hybrid", False)
+
+
 def test_a_log_without_its_arguments_says_what_it_prints_and_one_that_stops_is_noted(imported, tmp_path):
     rows = imported(step(1, 5630.1, 231.9) + step(2, 5410.6, 241.4), num_ranks=16, num_nodes=2)
     assert {metric for _, metric in rows} == {"step_time", "model_flops_per_s_per_rank", "loss"}
@@ -119,6 +154,13 @@ def test_a_log_without_its_arguments_says_what_it_prints_and_one_that_stops_is_n
     [
         (MEGATRON[: MEGATRON.index("50250")] + "\n" + OUT_OF_MEMORY, "out_of_memory", "said.txt:18: torch.OutOfMem"),
         (MEGATRON[: MEGATRON.index("50250")] + "\n" + TRACEBACK, "failed", "said.txt:18: Traceback"),
+        (
+            MEGATRON[: MEGATRON.index("50250")] + "\n" + OOM_KILLED,
+            "out_of_memory",
+            "said.txt:18: slurmstepd: error: Det",
+        ),
+        (MEGATRON[: MEGATRON.index("50250")] + "\n" + TIME_LIMIT, "timeout", "said.txt:18: slurmstepd: error: *** JOB"),
+        (MEGATRON.replace("2.009657E+00", "NAN"), "wrong", "said.txt: the loss of line 20 is no number"),
         (ARGUMENTS + TRACEBACK, "failed", "said.txt:15: Traceback"),
         (MEGATRON + TRACEBACK, "ok", ""),
         (MEGATRON.replace("tions:   0 |", "tions:   2 |"), "wrong", "said.txt: line 15 counts iterations whose loss"),
@@ -176,9 +218,44 @@ def test_titans_tokens_are_of_each_rank_and_a_step_is_as_slow_as_its_slowest(imp
         ),
         (ARGUMENTS, {"num_nodes": 2}, "said.txt: the log has no step that ended"),
         (
+            MEGATRON.replace("|\n [2024", "| [2024"),
+            {"num_nodes": 2},
+            "said.txt: line 18 holds two steps, of which it is not known what is of which",
+        ),
+        (
+            MEGATRON + ARGUMENTS.replace(". 16", ". 32") + step(5, 1.0, 1.0),
+            {"num_nodes": 2},
+            "said.txt: world_size is '16' and '32', so the text holds several runs",
+        ),
+        (
+            TITAN.replace("size 64", f"size {'6' * 5000}"),
+            {"num_nodes": 1},
+            "said.txt: torchtitan printed '6666666666666666666666666666666666666666' where",
+        ),
+        (
+            TITAN.replace("loss:  7.7082", "loss:  7.70.82"),
+            {"num_nodes": 1},
+            "said.txt: torchtitan printed '7.70.82' where a number belongs",
+        ),
+        (
+            TITAN.replace("301,092", "301,\n092"),
+            {"num_nodes": 1},
+            "said.txt: the step of line 5 is not whole: 'step:",
+        ),
+        (
+            TITAN.replace("  mfu: 2.18%", ""),
+            {"num_nodes": 1},
+            "said.txt: the step of line 5 is not whole: 'step:",
+        ),
+        (
             TITAN + TITAN.replace("size 64", "size 32"),
             {"num_nodes": 1},
             "said.txt: the log says 2 batches, so it holds se",
+        ),
+        (
+            TITAN + TITAN,
+            {"num_nodes": 1},
+            "said.txt: a run begins on line 10, behind the steps of another, so the text holds several: give each",
         ),
         (
             TITAN.replace("global batch", "batch"),

@@ -186,10 +186,39 @@ def test_more_ranks_than_gpus_that_a_launcher_shows_them_are_refused():
     with pytest.raises(LaunchError) as caught:
         allocation.members(4, ("a",), 1)
     assert str(caught.value) == (
-        "3 ranks of host a are shown GPUs 0, 1 of its 4, and two would share one while others idle.\n"
+        "ranks 0, 2 of host a would share GPU 0 of its 4, as the launcher shows them GPUs, while others idle.\n"
         "hint: have the launcher show each process all GPUs of its host, or one of its own (srun --gpus-per-task=1)"
     )
     assert len(allocation.members(4, ("a",), 2)) == 4
+
+
+def test_ranks_on_cpus_may_be_more_than_the_gpus_that_their_host_has():
+    """'run --device cpu --num-ranks 8' was refused on a host of four GPUs."""
+    allocation = gather(Plane(1), said("a", gpus=[gpu(number, number) for number in range(4)]))
+    (member,) = allocation.members(8, ("a",), None)
+    assert (len(member.local_ranks), member.shown) == (8, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "known", "is_shared"),
+    [
+        ([1, 2], [0, 1], [1, 2, 0], True),  # ended in a traceback: GPU 0 was in no list
+        ([0, 1], [1, 0], [0, 1], True),  # each its nearest first: both ran on GPU 0
+        ([0, 1], [1, 2], [0, 1, 2], False),
+    ],
+)
+def test_gpus_that_processes_see_in_part_or_in_another_order_are_counted_once_and_shared_by_none(
+    first, second, known, is_shared
+):
+    seen = [[gpu(number, place) for place, number in enumerate(numbers)] for numbers in (first, second)]
+    allocation = gather(Plane(2, [(1, said("a", 1, gpus=seen[1]))]), said("a", gpus=seen[0]))
+    assert [each["uuid"] for each in allocation.environments["a"]["gpus"]] == [f"GPU-{number}" for number in known]
+    if is_shared:
+        with pytest.raises(LaunchError, match=f"ranks 0, 1 of host a would share GPU 0 of its {len(known)}"):
+            allocation.members(2, ("a",), 1)
+    else:
+        used = [member.gpu_of(member.local_ranks[0], 1) for member in allocation.members(2, ("a",), 1)]
+        assert used == [0, 2]
 
 
 def of_process(host, number):

@@ -1,6 +1,7 @@
 """Who takes part in a run, before anything is started."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,9 +77,24 @@ def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, now, said):
     """Its other repeats would be pooled with those of before, and environment.json describes a host once."""
     planned = case("a", repeats=2)
     begun = write_run(tmp_path / "begun", [planned], [], environment={"hosts": {"n1": described()}})
-    assert run._what_is_another(begun, begun.plan(), now) == ""  # nothing was measured yet
+    plan = replace(begun.plan(), cluster=Cluster(2, 2, "cuda"))
+    assert run._what_is_another(begun, plan, now) == ""  # nothing was measured yet
     begun.record(outcome(planned), observation(planned))
-    assert run._what_is_another(begun, begun.plan(), now) == said
+    assert run._what_is_another(begun, plan, now) == said
+
+
+@pytest.mark.parametrize(("device", "is_another"), [("cuda", True), ("cpu", False)])
+def test_a_run_on_cpus_goes_on_whatever_gpus_are_beside_them(tmp_path, device, is_another):
+    """Another allocation of the same host may show no GPU."""
+    planned = case("a", repeats=2)
+    begun = write_run(
+        tmp_path / "begun",
+        [planned],
+        [(outcome(planned), observation(planned))],
+        environment={"hosts": {"n1": described()}},
+    )
+    plan = replace(begun.plan(), cluster=Cluster(1, 4, device))
+    assert bool(run._what_is_another(begun, plan, {"n1": {**described(), "gpus": []}})) == is_another
 
 
 def test_a_run_goes_on_with_the_version_of_a_benchmark_that_it_was_begun_with(tmp_path):
