@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
-from math import lcm
+from math import gcd, lcm
 from typing import Any
 
 from clusterbench.errors import SuiteError, nearest
@@ -182,7 +182,7 @@ class ModelShape:
         What only costs time is another: a head has 8 channels, fewer where heads are many and more where they are few,
         so that the model is at least 64 wide; the feed-forward is three times as wide, and the vocabulary has about
         256. Up to ``num_heads`` ranks of tp that divide the heads also divide the feed-forward and the vocabulary. The
-        experts are as many, and each token goes to as many; one is half as wide as the model.
+        experts are as many, and each token goes to as many; one is half as wide as the model, in multiples of 8.
 
         In bfloat16 honest steps of a twin 16 wide were called wrong with 2 of 8 seeds, and 8 wide with all of 8: sums
         over so few numbers leave too much of their rounding.
@@ -202,6 +202,8 @@ class ModelShape:
         """
         wide_enough = 8 * -(-_TWIN_WIDTH // (8 * self.num_heads))
         head_dim = max(head_dim, 2 if self.num_heads > 64 else 4 if self.num_heads > 32 else wide_enough)
+        if self.has_experts:  # grouped products take channels in multiples of 8
+            head_dim = max(head_dim, 8 // gcd(8, self.num_heads))
         vocab_unit = lcm(64, self.num_heads)
         width = self.num_heads * head_dim
         return replace(
@@ -209,7 +211,7 @@ class ModelShape:
             name=f"{self.name}-twin",
             num_layers=num_layers,
             hidden_size=width,
-            ffn_hidden_size=width // 2 if self.has_experts else 3 * width,
+            ffn_hidden_size=-(-width // 16) * 8 if self.has_experts else 3 * width,
             vocab_size=-(-256 // vocab_unit) * vocab_unit,
             head_dim=head_dim,
             source=f"small twin of {self.name}, to check layouts",

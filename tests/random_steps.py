@@ -37,22 +37,23 @@ def _place(layout: ParallelLayout) -> tuple[int, ...]:
 
 def drawn_shape(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> Setting:
     """A small model whose sizes have little in common."""
-    heads = rng.choice([2, 4, 6, 8])
+    heads = rng.choice([1, 2, 3, 4, 5, 6, 8, 12])
     layers = max(2, layout.pp)
     shape: Setting = {
         "name": f"drawn-{rng.randrange(10**6)}",
-        "hidden_size": rng.choice([32, 48, 64, 96]),
-        "num_layers": rng.choice([layers, 2 * layers, 2 * layers + 1]),
+        "hidden_size": rng.choice([32, 48, 50, 64, 96]),
+        "num_layers": rng.choice([layout.pp, layers, 2 * layers, 2 * layers + 1]),
         "num_heads": heads,
         "num_kv_heads": rng.choice([kv for kv in range(1, heads + 1) if heads % kv == 0]),
-        "head_dim": rng.choice([8, 16, 32]),
-        "ffn_hidden_size": rng.choice([64, 96, 128, 160]),
-        "vocab_size": rng.choice([128, 256, 257, 384, 512]),
+        "head_dim": rng.choice([2, 8, 10, 16, 32]),
+        "ffn_hidden_size": rng.choice([64, 66, 96, 128, 160]),
+        "vocab_size": rng.choice([128, 256, 257, 384, 512, 3000]),
         "tied_embeddings": rng.random() < 0.3,
     }
     if has_experts:
-        shape["num_experts"] = rng.choice([2, 4, 8])
-        shape["experts_per_token"] = rng.choice([1, 2])
+        experts = rng.choice([1, 2, 3, 4, 6, 8])
+        shape["num_experts"] = experts
+        shape["experts_per_token"] = min(experts, rng.choice([1, 2, 4, experts]))
         shape["num_shared_experts"] = rng.choice([0, 0, 1, 2])
     return shape
 
@@ -60,12 +61,12 @@ def drawn_shape(rng: random.Random, layout: ParallelLayout, has_experts: bool) -
 def drawn_step(rng: random.Random, layout: ParallelLayout, compiled: float) -> Setting:
     """One step, which may be one that is refused."""
     has_experts = layout.ep > 1 or rng.random() < 0.2
-    micro_batch = rng.choice([1, 1, 2, 3])
+    micro_batch = rng.choice([1, 1, 2, 3, 5])
     step: Setting = {
         "benchmark": "train_step",
         "layouts": [str(layout)],
         "shape": drawn_shape(rng, layout, has_experts),
-        "seq_len": rng.choice([32, 48, 64, 96, 128]),
+        "seq_len": rng.choice([2, 7, 32, 40, 48, 64, 96, 99, 128]),
         "micro_batch_size": micro_batch,
         "global_batch_size": micro_batch * layout.dp * rng.choice([1, 2, 3, 4, 8]),
         "iterations": 2,
@@ -77,9 +78,9 @@ def drawn_step(rng: random.Random, layout: ParallelLayout, compiled: float) -> S
         "time_limit_s": SECONDS,
     }
     for name, values, chance in (
-        ("loss_chunks", [2, 3, 4], 0.3),
+        ("loss_chunks", [2, 3, 4, 8], 0.3),
         ("attention_backend", ["math", "flash"], 0.15),
-        ("max_grad_norm", [0.1, 100.0], 0.15),
+        ("max_grad_norm", [None, 0.1, 100.0], 0.2),
     ):
         if rng.random() < chance:
             step[name] = rng.choice(values)

@@ -130,6 +130,12 @@ def test_a_twin_of_few_heads_is_as_wide_as_any(heads, head_dim):
     assert twin.hidden_size == heads * head_dim >= 64
 
 
+@pytest.mark.parametrize("heads", [1, 3, 7, 9, 13, 31, 33, 34, 36, 66, 67])
+def test_a_twin_with_experts_has_channels_that_grouped_products_take(heads):
+    twin = replace(named_shape("moe-tiny"), num_heads=heads, num_kv_heads=heads).twin(2)
+    assert (twin.hidden_size % 8, twin.ffn_hidden_size % 8) == (0, 0)
+
+
 def test_an_unknown_shape_suggests_the_nearest():
     with pytest.raises(SuiteError) as error:
         named_shape("lama-8b")

@@ -341,7 +341,7 @@ def moments_of_backward(
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"], residual)
         if _is_shared(job):
-            _both_gradients(walk, job, weights["embedding.weight"], forward.get("loss.head_gradient"))
+            _both_gradients(walk, job, weights["embedding.weight"], in_chunks="loss.parts" in forward)
     if sharding is not None and sharding.by_stage:
         walk.alive += sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
@@ -409,20 +409,18 @@ def _widened(walk: Backward, when: str, weight: Weight) -> None:
         walk.alive -= weight.gradient
 
 
-def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: float | None) -> None:
+def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: bool) -> None:
     """The sum of a shared table's two gradients, beside both of them."""
     when, one = "backward of embedding", table.gradient if table.sharded else table.kept
     if table.waits:
         walk.mark(when, 2 * one)
         return
-    if in_chunks is not None:  # it came in float32 at least
-        walk.alive += one - in_chunks
     if _waits(job, walk.adds_up):
         _widened(walk, when, table)
         walk.mark(when, one)
         walk.alive -= one * (1 + (walk.adds_up and not table.sharded))
         return
-    if in_chunks is not None:
+    if in_chunks:
         walk.mark(when, one)
         walk.alive -= one
     walk.cast(when, table)
@@ -452,12 +450,11 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
     head = weights.get("head.weight") or weights["embedding.weight"]
     made = forward["loss.head_gradient"]
     walk.alive -= forward["loss.parts"] + forward["head.input"]
-    if "head.weight" not in weights:  # it is added to the look-up's gradient, when that is there
-        walk.mark("backward of the loss", head.gradient * head.sharded)
-    else:
-        becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
-        walk.mark("backward of the loss", becomes * (becomes != made))
-        walk.alive += becomes * (head.sharded or not walk.adds_up) - made
+    becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
+    walk.mark("backward of the loss", becomes * (becomes != made))
+    # that of a table that is the head's, too, is added to the look-up's gradient, when that is there
+    stays = head.sharded or not walk.adds_up or "head.weight" not in weights
+    walk.alive += becomes * stays - made
     walk.mark("backward of the norm", forward["head.input"])
     walk.alive -= forward["loss.input_gradient"] + forward["norm.input"] + forward["norm.rstd"]
 

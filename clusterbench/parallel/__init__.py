@@ -9,7 +9,7 @@ only place that may import torch). Both halves are compared with each other in e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
@@ -386,8 +386,11 @@ class Parallelism(ABC):
         """
         return None
 
-    def kept_as_gradients(self, job: TrainingJob) -> Sequence[str]:
-        """Names among its activations that are the gradients of weights themselves, and count as such."""
+    def kept_as_gradients(self, job: TrainingJob, behind_loss: bool) -> Sequence[str]:
+        """Names among its activations that are the gradients of weights, and count as such.
+
+        ``behind_loss``: in backward, when the loss has handed on its gradients.
+        """
         return ()
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
@@ -708,12 +711,16 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
     by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
-        of_others = [name for parallelism in active for name in parallelism.kept_as_gradients(job)]
         held = [
-            sum(size for name, size in moment.items() if name not in of_others) for moment in moments_of(job.held[0])
+            sum(size for name, size in moment.items() if name not in _gradients_among(active, job, behind_loss=at > 0))
+            for at, moment in enumerate(moments_of(job.held[0]))
         ]
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
+
+
+def _gradients_among(active: Sequence[Parallelism], job: TrainingJob, behind_loss: bool) -> Collection[str]:
+    return {name for parallelism in active for name in parallelism.kept_as_gradients(job, behind_loss)}
 
 
 def held_all_step(job: TrainingJob) -> float:

@@ -83,12 +83,16 @@ class ChunkedLoss(Parallelism):
         rest = {name: size for name, size in held.items() if not name.startswith("loss.")}
         return rest | gradient | {"loss.parts": parts, "loss.input_gradient": held["head.input"]}
 
-    def kept_as_gradients(self, job: TrainingJob) -> Sequence[str]:
-        """The head's gradient: where it is cast, added to another, or copied into a bucket of DDP's, that is kept."""
+    def kept_as_gradients(self, job: TrainingJob, behind_loss: bool) -> Sequence[str]:
+        """The head's gradient: where it is cast, added to another, or copied into a bucket of DDP's, that is kept.
+
+        What it is cast to is there once backward has begun, and waits for the look-up's gradient where that is added.
+        """
         is_sharded, only = job.layout.shards_gradients, job.gradient_accumulation_steps == 1
         as_made = max(4, job.compute_bytes) == (job.compute_bytes if is_sharded else kept_bytes("head.weight", job))
         is_moved = not is_sharded and (job.layout.degree("dp_cp") > 1 or not only)
-        return ("loss.head_gradient",) if as_made and not is_moved and not job.shape.tied_embeddings else ()
+        is_kept = as_made and not is_moved and not job.shape.tied_embeddings
+        return ("loss.head_gradient",) if is_kept or (behind_loss and not as_made) else ()
 
     def apply(self, assembly: Assembly) -> None:
         from clusterbench.model.chunked_loss import put_loss_into_head

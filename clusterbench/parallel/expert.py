@@ -24,6 +24,9 @@ TOKENWISE = (f"{RESULT}{SENT}rows", "layer.feed_forward.input", "layer.router.",
 """Activations of a mixture of experts of which sequence parallelism leaves a rank its own tokens' part."""
 
 
+GROUPED_BYTES = 16
+"""Rows of what ``torch.nn.functional.grouped_mm`` multiplies begin at multiples of so many."""
+
 FOLDING = "Liu et al. 2025, arXiv:2504.14960"
 
 
@@ -133,6 +136,8 @@ class ExpertParallel(Parallelism):
             return (
                 f"with experts, tp{layout.tp} needs +sp: each of {layout.tp} ranks would send the same tokens to them"
             )
+        if (unfit := _unfit_channels(job)) is not None:
+            return unfit
         if self.expert_overlap and layout.shards_gradients and layout.spreads_experts and layout.degree("edp") > 1:
             return (
                 f"expert_overlap computes in two halves, and with +zero{layout.zero} experts on "
@@ -284,6 +289,19 @@ class ExpertParallel(Parallelism):
             for index in job.layers:
                 for name in names:
                     assembly.cut(f"layers.{index}.{name}", 0, "ep")
+
+
+def _unfit_channels(job: TrainingJob) -> str | None:
+    """Why torch cannot multiply the rows of all experts at once; in float64 each expert's are multiplied alone."""
+    shape, multiple = job.shape, GROUPED_BYTES // job.compute_bytes
+    for name in ("hidden_size", "ffn_hidden_size"):
+        number = getattr(shape, name)
+        if job.dtype != "float64" and number % multiple:
+            return (
+                f"torch's grouped products take channels in multiples of {multiple} ({GROUPED_BYTES} bytes) in "
+                f"{job.dtype}, and {name} of {shape.name} is {number}"
+            )
+    return None
 
 
 def passes(job: TrainingJob) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbench.expected.tolerances import PARITY_METRICS, allowed_of
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel.data import DataParallel, factor_numel
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, parity_of, traffic_of
@@ -103,8 +104,19 @@ def test_powersgd_as_it_is_timed_loses_nothing_for_good(rank: int) -> None:
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_powersgd_of_a_model_whose_router_decides_is_held_against_one_routed_alike(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "shape", "dtype"),
+    [
+        ("dp2", "moe-flat-tiny", "float64"),
+        ("dp2", "moe-flat-tiny", "bfloat16"),
+        ("dp2-tp2+sp", "moe-shared-tiny", "float32"),  # whose gradients are summed over tp once they were compressed
+    ],
+)
+def test_powersgd_of_a_model_whose_router_decides_is_held_against_one_routed_alike(
+    layout: str, shape: str, dtype: str
+) -> None:
+    num_ranks = ParallelLayout.parse(layout).world_size
     options = {"compress": "powersgd", "routing": "real"}
-    evidence = run_ranks(2, parity_of, "dp2", options, {"dtype": dtype, "shape": "moe-flat-tiny"})[0]
+    evidence = run_ranks(num_ranks, parity_of, layout, options, {"dtype": dtype, "shape": shape})[0]
     assert evidence["parity_unsent"] < 1e-2
+    assert evidence["parity_factors"] < 1e-2

@@ -57,6 +57,20 @@ WITH_EXPERTS = (
         ("dp16+ep16", {}, {}, "ep16 does not divide the 8 experts of moe-tiny: 8 / 16 = 0.5"),
         ("tp2", {}, {}, "with experts, tp2 needs +sp: each of 2 ranks would send the same tokens to them"),
         (
+            "tp1",
+            {},
+            {"shape": "llama-tiny-odd", "dtype": "float32"},
+            "torch's grouped products take channels in multiples of 4 (16 bytes) in float32, and ffn_hidden_size of "
+            "llama-tiny is 66",
+        ),
+        (
+            "tp1",
+            {},
+            {"shape": "llama-tiny-odd", "dtype": "bfloat16"},
+            "torch's grouped products take channels in multiples of 8 (16 bytes) in bfloat16, and hidden_size of "
+            "llama-tiny is 100",
+        ),
+        (
             "dp2+ep2",
             {"routing": "balanced"},
             {"seq_len": 15},
@@ -89,6 +103,10 @@ def test_a_job_that_cannot_be_is_refused(
 )
 def test_a_job_that_can_be_is_not(layout: str, options: dict[str, Any]) -> None:
     assert objection(layout, options) is None
+
+
+def test_products_of_each_expert_alone_take_any_channels() -> None:
+    assert objection("tp1", shape="llama-tiny-odd", dtype="float64") is None
 
 
 def test_dense_shapes_are_left_alone() -> None:

@@ -55,6 +55,7 @@ EXACT: list[Case] = [
     ("cp2", {"recompute": "full"}, {}),
     *((layout, {"loss_chunks": 4}, HALF) for layout in ("tp1", "dp2", "cp2", "dp2+zero3")),
     *(("tp1", {"loss_chunks": 2, "recompute": again}, TIED) for again in ("none", "full")),
+    ("dp2+zero3", {"loss_chunks": 2, "recompute": "full"}, {**TIED, **HALF}),
     *((layout, {}, PURE) for layout in ("tp1", "dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3", "cp2")),
     ("tp1", {"recompute": "full", "loss_chunks": 4}, PURE),
     *((layout, {"update_rounding": "stochastic"}, PURE) for layout in ("tp1", "dp2+zero1", "dp2+zero3")),
