@@ -13,6 +13,13 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#a97d00", "#3794c8", "#7
 """After Okabe and Ito: told apart with every kind of colour vision, and each stands out of the paper 3 to 1 (WCAG 2.2,
 1.4.11). Shapes and dashes differ as well."""
 
+WORDS = ("#0072b2", "#be5400", "#00835f", "#aa4499", "#936d00", "#2d79a4", "#6d747d", "#8c564b")
+"""The same for words in these colours, which stand out of the paper 4.5 to 1 (WCAG 2.2, 1.4.3)."""
+
+LETTERS = 8.5
+"""Points of letters, but for titles and the cells of best layouts: page.css gives figures so much room that they are
+never below 8 pixels."""
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
@@ -20,7 +27,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
-    "font.size": 8.5,
+    "font.size": LETTERS,
     "font.family": "DejaVu Sans",
     "text.color": INK,
     "axes.labelcolor": MUTED,

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from clusterbench.drawing.panel import Area, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, STYLE
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, STYLE, WORDS
 from clusterbench.words import legible
 
 MOST_PLACES = 400
@@ -30,6 +30,7 @@ _VARIABLES = {
     MUTED: "--muted",
     GRID: "--grid",
     PAPER: "--paper",
+    **{colour: f"--words-{number}" for number, colour in enumerate(WORDS)},
     **{colour: f"--series-{number}" for number, colour in enumerate(PALETTE)},
 }
 

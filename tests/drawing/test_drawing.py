@@ -1,13 +1,14 @@
 import re
 
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Panel
 from clusterbench.drawing.spans import Span, spans
-from clusterbench.drawing.style import INK, PALETTE
+from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, WORDS
 from clusterbench.drawing.svg import svg
 from clusterbench.report.template import css
 
@@ -189,10 +190,57 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
 def test_every_colour_of_a_chart_stands_out_of_the_paper_by_day_and_by_night() -> None:
-    by_day, by_night = re.findall(r"--paper: (#\w{6}).*?--series-0(.*?)}", css(), re.DOTALL)
+    by_day, by_night = re.findall(r"--paper: (#\w{6}).*?--series-0(.*?)--words", css(), re.DOTALL)[:2]
     assert re.findall(r"#\w{6}", by_day[1]) == [*PALETTE]
     for paper, series in (by_day, by_night):
         for colour in re.findall(r"#\w{6}", series):
-            dark, light = sorted((luminance(paper), luminance(colour)))
-            assert (light + 0.05) / (dark + 0.05) >= 3, colour
+            assert contrast(paper, colour) >= 3, colour
+
+
+def test_words_in_the_colours_of_a_chart_are_read_by_day_and_by_night() -> None:
+    on_screen, _ = css().split("@media print")
+    papers = dict(zip(("day", "night"), re.findall(r"--paper: (#\w{6})", on_screen), strict=True))
+    assert all(contrast(papers["day"], colour) >= 4.5 for colour in WORDS)
+    day = dict(re.findall(r"--words-(\d): (#\w{6})", on_screen))
+    assert day == {str(number): colour for number, colour in enumerate(WORDS) if colour != PALETTE[number]}
+    night = dict(re.findall(r"--words-(\d): var\(--series-(\d)\)", on_screen))
+    assert night == {number: number for number in day}
+    at_night = re.findall(r"--series-\d: (#\w{6})", on_screen)[len(PALETTE) :]
+    assert all(contrast(papers["night"], colour) >= 4.5 for colour in at_night)
+
+
+def test_no_word_of_a_figure_is_in_a_colour_too_faint_to_read() -> None:
+    """But for those with a box of a legend of their own, which are in ink."""
+    ticks = {1: "1", 2: "2"}
+    curves = [Series(f"curve {number}", (Mark(1, 1.0 + number), Mark(2, None, status="failed"))) for number in range(8)]
+    few = [Series(name, (Mark(1, 1.0), Mark(2, 2.0))) for name in ("a", "b")]
+    panels = [
+        Lines("t", curves, "s", ticks, x_label="x").panel(),
+        Lines("t", few, "s", ticks, x_label="x").panel(),
+        Bars("t", ["a"], {"b": [1.0], "c": [2.0]}, "B", missing={}, limit=("capacity", 5.0)).panel(),
+        spans("t", ["stage 0"], [Span(0, 0.0, 1.0, "F")], {"F": "forward"}),
+    ]
+    for panel in panels:
+        words = [text for text in panel.figure.findobj(Text) if text.get_text()]
+        assert words
+        for text in words:
+            assert contrast(PAPER, to_hex(text.get_color())) >= 4.5, text.get_text()
+            assert to_hex(text.get_color()) in (INK, MUTED, *WORDS), (
+                text.get_text()
+            )  # the page has them by night as well
+            assert text.get_fontsize() >= LETTERS, text.get_text()
+
+
+def test_a_long_name_of_a_bar_takes_two_lines_and_not_the_width_of_the_page() -> None:
+    name = "pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag, balanced, moe-flat-tiny, gbs 8"
+    panel = Bars("Memory", ["dp8", name], {"a": [1.0, 2.0]}, "B").panel()
+    assert panel.figure.get_figwidth() < 6.2  # two stand beside each other on a page of 1,248 pixels
+    lines = panel.figure.axes[0].get_yticklabels()[1].get_text().splitlines()
+    assert lines == ["pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b,", "zigzag, balanced, moe-flat-tiny, gbs 8"]
+    assert panel.entries[1].cells[0] == name
