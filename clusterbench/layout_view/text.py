@@ -9,8 +9,9 @@ from itertools import pairwise
 from clusterbench.layout import AXES, RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, OrderView, group_words
 from clusterbench.layout_view.step import Message, Phase
+from clusterbench.terminal import WIDTH
 from clusterbench.units import format_bytes
-from clusterbench.words import WIDTH, aligned, plural
+from clusterbench.words import aligned, plural
 
 GROUPS_SHOWN = 16
 MEMBERS_SHOWN = 16
