@@ -22,7 +22,7 @@ Values = Sequence[float | None]
 _LABEL, _HEADING, _LINE = 0.066, 0.081, 0.16
 """In inches: the width of a letter of a bar's name and of the title, and the height of a line of that."""
 
-_LONGEST = 40
+_LONGEST = 44
 """Letters of a line of a bar's name: two such figures have room beside each other on a page."""
 
 Colour = tuple[str, float]

