@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import HEADING, INK, LETTERS, LINE, MUTED, PALETTE, PAPER, canvas
 from clusterbench.units import Scale, digits, scale
 from clusterbench.words import legible
 
 Values = Sequence[float | None]
 """One for each bar."""
 
-_LABEL, _HEADING, _LINE = 0.066, 0.081, 0.16
-"""In inches: the width of a letter of a bar's name and of the title, and the height of a line of that."""
+_LABEL = 0.066
+"""In inches: the width of a letter of a bar's name."""
 
 _LONGEST = 44
 """Letters of a line of a bar's name: two such figures have room beside each other on a page."""
@@ -89,10 +89,10 @@ class Bars:
         longest = max((len(line) for name in self._names for line in name), default=0)
         # Long names would leave the bars no room.
         width = 5.2 + 0.055 * max(0, longest - 24)
-        letters = max(24, int((width - _LABEL * longest) / _HEADING))  # the title begins where the bars do
+        letters = max(24, int((width - _LABEL * longest) / HEADING))  # the title begins where the bars do
         lines = [part for line in self.title.splitlines() for part in wrap(line, letters, break_on_hyphens=False)]
         of_bar = max(0.29, 0.06 + 0.14 * max(map(len, self._names), default=1))
-        height = max(1.9, 1.25 + of_bar * len(self.labels)) + _LINE * (len(lines) - len(self.title.splitlines()))
+        height = max(1.9, 1.25 + of_bar * len(self.labels)) + LINE * (len(lines) - len(self.title.splitlines()))
         figure, axes = canvas("\n".join(lines), width, height)
         ticks = self._draw_parts(axes)
         self._say_totals(axes)

@@ -8,7 +8,7 @@ from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Panel
 from clusterbench.drawing.spans import Span, spans
-from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, WORDS
+from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, WORDS, canvas
 from clusterbench.drawing.svg import svg
 from clusterbench.report.template import css
 
@@ -253,3 +253,13 @@ def test_a_long_name_of_a_bar_takes_two_lines_and_not_the_width_of_the_page() ->
     lines = panel.figure.axes[0].get_yticklabels()[1].get_text().splitlines()
     assert lines == ["pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag,", "balanced, moe-flat-tiny, gbs 8"]
     assert panel.entries[1].cells[0] == name
+
+
+def test_a_long_title_over_a_narrow_figure_ends_within_it() -> None:
+    figure, axes = canvas("Load of each rank\ndp4-cp2+ep8+zero1, full recompute, ring, real, gbs 8", 3.4, 2.0)
+    axes.set_yticks([0], ["rank 15"])
+    svg(Panel(figure, (), ()), "n", "l")  # lays it out
+    assert len(axes.get_title(loc="left").splitlines()) == 3
+    (heading,) = (text for text in figure.findobj(Text) if text.get_text().startswith("Load of"))
+    assert heading.get_window_extent().x1 <= 72 * figure.get_figwidth()
+    assert figure.get_figheight() > 2.0
