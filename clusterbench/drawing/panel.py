@@ -88,10 +88,10 @@ class Panel:
     def summary(self) -> str:
         """What it shows, for who does not see it: how many of each name, and the range of each number.
 
-        ``2 entries: bar tp1 and 1 more; parameters 20MiB to 40MiB``.
+        ``Peak memory. 2 entries: bar tp1 and 1 more; parameters 20MiB to 40MiB``.
         """
         parts = filter(None, map(self._of_column, range(len(self.columns))))
-        return f"{plural(len(self.entries), 'entry', 'entries')}: {'; '.join(parts)}"
+        return f"{self.title}. {plural(len(self.entries), 'entry', 'entries')}: {'; '.join(parts)}"
 
     def _of_column(self, number: int) -> str:
         column = self.columns[number]

@@ -53,7 +53,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
         yield Shown(
             name=of_panel,
             title=panel.title or chart.title,
-            figure=Markup(svg(panel, of_panel, _label(chart.title, panel.title, number, len(panels)))),
+            figure=Markup(svg(panel, of_panel, _label(chart.title, number, len(panels)))),
             width=round(72 * panel.figure.get_figwidth()),
             columns=[(panel.columns[number].name, kinds[number]) for number in filled],
             lines=list(_lines(panel, filled, places)),
@@ -63,10 +63,9 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
         )
 
 
-def _label(chart: str, panel: str, number: int, of: int) -> str:
-    """``Peak memory by category, panel 2 of 3: Peak memory per rank``, without what says nothing."""
-    which = f", panel {number + 1} of {of}" if of > 1 else ""
-    return f"{chart}{which}: {panel}" if panel not in ("", chart) else f"{chart}{which}"
+def _label(chart: str, number: int, of: int) -> str:
+    """``Peak memory by category, panel 2 of 3``: words of ours alone, as what a run says stands in no attribute."""
+    return f"{chart}, panel {number + 1} of {of}" if of > 1 else chart
 
 
 def _kinds(panel: Panel) -> list[bool]:

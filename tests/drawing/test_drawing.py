@@ -46,11 +46,11 @@ def test_it_fetches_nothing_and_says_what_it_is() -> None:
 
 def test_a_figure_says_what_it_shows_to_who_does_not_see_it() -> None:
     bars = Bars("Peak", ["tp1", "tp2", "tp4"], {"a": [20.0 * 2**20, 40.0 * 2**20, None]}, "B", missing={2: "timeout"})
-    assert bars.panel().summary == "3 entries: bar tp1 and 2 more; a 20MiB to 40MiB; outcome timeout"
+    assert bars.panel().summary == "Peak. 3 entries: bar tp1 and 2 more; a 20MiB to 40MiB; outcome timeout"
     many = Bars("Peak", [f"<tp{number}>" for number in range(9)], {"a": [2.0**20] * 9}, "B").panel()
-    assert many.summary == "9 entries: bar <tp0> and 8 more; a 1MiB"
+    assert many.summary == "Peak. 9 entries: bar <tp0> and 8 more; a 1MiB"
     drawn = svg(many, "chart-0", "l")
-    assert ' aria-describedby="chart-0-shows"><desc id="chart-0-shows">9 entries: bar &lt;tp0&gt; and' in drawn
+    assert ' aria-describedby="chart-0-shows"><desc id="chart-0-shows">Peak. 9 entries: bar &lt;tp0&gt; and' in drawn
 
 
 def test_figures_in_text_keep_their_digits() -> None:
