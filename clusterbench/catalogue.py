@@ -14,8 +14,9 @@ from clusterbench.cluster import Accelerator, accelerators
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.options import Option, as_yaml, options_of
 from clusterbench.suite import SUITE_FOLDERS
+from clusterbench.terminal import columns
 from clusterbench.units import format_bytes
-from clusterbench.words import WIDTH, aligned, comment
+from clusterbench.words import aligned, comment
 
 
 def kinds() -> tuple[str, ...]:
@@ -32,7 +33,7 @@ def listing(kind: str) -> str:
         If there is no such kind.
     """
     things = _things(kind)
-    room = WIDTH - 4 - max(map(len, (kind, *things)))
+    room = columns() - 4 - max(map(len, (kind, *things)))
     rows = [[name, textwrap.shorten(_line_about(thing), room, placeholder=" ...")] for name, thing in things.items()]
     return "\n".join(aligned([kind, "what it is"], rows))
 

@@ -21,7 +21,9 @@ from click.core import ParameterSource
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
+from clusterbench.terminal import columns, fitted
 from clusterbench.units import parse_time
+from clusterbench.words import comment
 
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
@@ -43,7 +45,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ClusterbenchError as error:
-            click.echo(f"error: {error}", err=True)
+            _say(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             _give_up_output()
@@ -54,6 +56,15 @@ class _Commands(click.Group):
             _give_up_output()
             click.echo(f"error: what was to be written is incomplete: {error.strerror}", err=True)
             ctx.exit(2)
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Words for people, as wide as their terminal."""
+    click.echo(fitted(text, sys.stderr if err else sys.stdout), err=err)
+
+
+def _remark(text: str, err: bool = False) -> None:
+    _say("\n".join(comment(text, "  ", columns(sys.stderr if err else sys.stdout))), err)
 
 
 def _give_up_output() -> None:
@@ -195,7 +206,10 @@ def plan(
     is_here = asked.baseline is not None and gpu is None and gpus_per_node is None
     here = fingerprint_of({"hosts": {"this": host_environment()}}) if is_here else None
     made = make_plan(asked, cluster, here, accepted)
-    click.echo(_plan_as_json(made) if as_json else plan_text(made))
+    if as_json:
+        click.echo(_plan_as_json(made))
+    else:
+        _say(plan_text(made))
 
 
 @main.command(short_help="Run a suite, or what is left of one.")
@@ -388,7 +402,7 @@ def report(
         made = render_report(runs[0], fail_on, with_not_judged, asked)
     else:
         made = render_together(runs, out, fail_on, asked)
-    click.echo(made.path if markdown else made.text, err=True)
+    _say(str(made.path) if markdown else made.text, err=True)
     click.echo(made.markdown if markdown else made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 
@@ -410,7 +424,10 @@ def env(as_json: bool, page: Path | None) -> None:
         from clusterbench.doctor.host_page import host_page
 
         _write(host_page(host, date.today()), page, "--page")
-    click.echo(json.dumps(host, indent=1) if as_json else env_text(host))
+    if as_json:
+        click.echo(json.dumps(host, indent=1))
+    else:
+        _say(env_text(host))
 
 
 @main.command(short_help="Is this cluster healthy, and who says so.")
@@ -471,7 +488,7 @@ def doctor(
     if listing:
         from clusterbench.doctor.listing import listing as all_checks
 
-        click.echo(all_checks())
+        _say(all_checks())
         return
     if quick + deep + prolog + log > 1:
         raise click.UsageError("--quick, --deep, --log and --prolog exclude each other")
@@ -528,7 +545,10 @@ def compare(
         if base.is_dir()
         else compare_with_baseline(base, new, accepted, threshold, fewer_cases)
     )
-    click.echo((as_markdown if markdown else as_text)(found))
+    if markdown:
+        click.echo(as_markdown(found))
+    else:
+        _say(as_text(found))
     click.get_current_context().exit(found.exit_code)
 
 
@@ -554,7 +574,7 @@ def trend(folders: tuple[Path, ...], threshold: float, json: Path | None) -> Non
     found = trend_of_folders(folders, threshold)
     if json is not None:
         write_json(found, json)
-    click.echo(as_text(found))
+    _say(as_text(found))
     click.get_current_context().exit(found.exit_code)
 
 
@@ -568,10 +588,9 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
     iterations differ too much are left out, and named.
     """
     from clusterbench.derive.baseline import write_baseline
-    from clusterbench.words import comment
 
     for remark in write_baseline(folders, out):
-        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+        _remark(remark, err=True)
     click.echo(out)
 
 
@@ -616,15 +635,12 @@ def layout(
     Then why its axes go together, the messages of one step in their order, and with --shape whether its memory fits.
     Bytes are those of bfloat16 training with the default of every other option.
     """
-    import shutil
-
     from clusterbench.cluster import card_with_memory, fewest_nodes
     from clusterbench.job import TrainingJob
     from clusterbench.layout import ParallelLayout
     from clusterbench.layout_view import view_layout
     from clusterbench.layout_view.text import layout_text
     from clusterbench.shape_file import asked_shape
-    from clusterbench.words import WIDTH
 
     wanted = ParallelLayout.parse(layout)
     job = None
@@ -639,12 +655,12 @@ def layout(
     if num_nodes is None:
         num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
     view = view_layout(wanted, num_nodes, rank_order, job)
-    click.echo(layout_text(view, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
+    _say(layout_text(view, columns()))
     if job is not None:
         from clusterbench.layout_view.memory import memory_text
         from clusterbench.parallel import from_options
 
-        click.echo("\n".join(["#", *memory_text(job, from_options({}), card)]))
+        _say("\n".join(["#", *memory_text(job, from_options({}), card)]))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 
@@ -701,12 +717,12 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], out: Path | 
 
     of_layout = asked_dry_run(layout, gpu, options, **asked)
     if out is None:
-        click.echo(of_layout.text(of_layout.done()))
+        _say(of_layout.text(of_layout.done()))
         return
     from clusterbench.launch.dry import store_dry_run
 
     ranks, link = store_dry_run(of_layout, out)
-    click.echo(of_layout.text(ranks))
+    _say(of_layout.text(ranks))
     click.echo(f"report: {link}", err=True)
 
 
@@ -740,13 +756,12 @@ def price(
     Where rows have a measured time, too, it is said how good the ranking is.
     """
     from clusterbench.pricing.verb import as_csv, price_table
-    from clusterbench.words import comment
 
     _expect_others({"--out": out}, {"TABLE": table, "--cluster": cluster, "--rates": options["rates"]})
     of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
     priced = price_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in priced.remarks:
-        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+        _remark(remark, err=True)
     _write(as_csv(priced), out)
 
 
@@ -799,7 +814,6 @@ def advise(
     """
     from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite
-    from clusterbench.words import comment
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
@@ -810,17 +824,17 @@ def advise(
     found: list[Advice] = []
     for shape in shapes:
         for text, advice in answers(asked, shape, gpu_hour, knee):
-            click.echo(f"\n{text}" if found else text)
+            _say(f"\n{text}" if found else text)
             found.append(advice)
     if page is not None:
         from clusterbench.report.predicted_page import predicted_page
 
         _write(predicted_page(list(heatmaps(asked, shapes))), page, "--page")
-        click.echo("\n".join(comment(f"{page}: the fastest layouts as predicted; nothing on it was measured", "  ")))
+        _remark(f"{page}: the fastest layouts as predicted; nothing on it was measured")
     if out is not None:
         suite = advised_suite(found, asked.profile)
         for remark in suite.remarks:
-            click.echo("\n".join(comment(f"{out}: {remark}", indent="  ")))
+            _remark(f"{out}: {remark}")
         _write(suite.text, out)
 
 
@@ -859,13 +873,12 @@ def calibrate(
     """
     from clusterbench.pricing.rates_file import rates_text
     from clusterbench.pricing.verb import calibrate_table
-    from clusterbench.words import comment
 
     _expect_others({"--out": out}, {"TABLE": table, "--cluster": cluster, "--rates": options["rates"]})
     of = _cluster(cluster).but(gpu=gpu, gpus_per_node=gpus_per_node, nics=nics)
     found, remarks = calibrate_table(_steps(table, of), profile, of.gpu, of.nics, **options)
     for remark in remarks:
-        click.echo("\n".join(comment(remark, indent="  ")), err=True)
+        _remark(remark, err=True)
     _write(rates_text(found), out)
 
 
@@ -973,7 +986,7 @@ def import_results(
     from clusterbench.report import render_report
 
     made = render_report(import_files(files, mapping, out, Facts(op, num_ranks, num_nodes)))
-    click.echo(f"{made.headline.text}\n\n{made.verdict.text()}", err=True)
+    _say(f"{made.headline.text}\n\n{made.verdict.text()}", err=True)
     click.echo(made.path)
     click.get_current_context().exit(made.verdict.exit_code)
 
@@ -996,11 +1009,11 @@ def list_things(kind: str | None, name: str | None) -> None:
     from clusterbench.catalogue import about, kinds, listing
 
     if kind is None:
-        click.echo("\n\n".join(listing(each) for each in kinds()))
+        _say("\n\n".join(listing(each) for each in kinds()))
     elif name is None:
-        click.echo(listing(kind))
+        _say(listing(kind))
     else:
-        click.echo(about(kind, name))
+        _say(about(kind, name))
 
 
 if __name__ == "__main__":

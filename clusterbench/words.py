@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
-WIDTH = 120
-"""Columns of a terminal that lines are wrapped to."""
+from clusterbench.terminal import columns as columns_of_terminal
+from clusterbench.terminal import of_terminal
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def _printable(line: str) -> str:
 def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], units: Sequence[str] = ()) -> list[str]:
     """Lines of a table for eyes and for programs: ``#`` before what is not data, names over units, spaces between.
 
-    Columns in which every cell is a number are flush right.
+    Columns in which every cell is a number are flush right. What a terminal has no room for stands in a second line of
+    each row, further in.
 
     >>> print("\\n".join(aligned(["case", "limit"], [["tp1", 60], ["tp2+sp", 168]], ["", "(s)"])))
     # case    limit
@@ -110,19 +112,41 @@ def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], units: Sequ
     widths = [max(map(len, column)) for column in columns]
     numeric = [bool(cells) and all(map(_is_number, column[len(heads) :])) for column in columns]
 
-    def line(start: str, row: Sequence[str]) -> str:
+    parts = _in_room(widths, of_terminal(sys.stdout))
+
+    def line(row: Sequence[str], number: int, start: str) -> str:
         padded = [
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
-        return (start + "  ".join(padded)).rstrip()
+        return (start + _FURTHER_IN * (number > 0) + "  ".join(padded[parts[number]])).rstrip()
 
-    return [line("# ", row) for row in heads] + [line("  ", row) for row in cells]
+    of_heads = [line(row, number, "# ") for number in range(len(parts)) for row in heads]
+    of_rows = [line(row, number, "  ") for row in cells for number in range(len(parts))]
+    return of_heads + of_rows if len(parts) == 1 else [said for said in of_heads + of_rows if said not in ("", "#")]
 
 
-def comment(text: str, indent: str = "") -> list[str]:
-    """Prose between tables, wrapped; ``indent`` stands before every line but the first."""
-    lines = (textwrap.wrap(part, WIDTH - 2 - len(indent), break_long_words=False) for part in text.splitlines())
+_FURTHER_IN = " " * 4
+
+
+def _in_room(widths: Sequence[int], room: int | None) -> list[slice]:
+    """Which columns stand beside each other, of so many as a row has: all of them where nothing says how wide it is."""
+    parts, first, taken = [], 0, 2
+    for column, width in enumerate(widths):
+        if room is not None and column > first and taken + width > room:
+            parts.append(slice(first, column))
+            first, taken = column, 2 + len(_FURTHER_IN)
+        taken += width + 2
+    return [*parts, slice(first, len(widths))]
+
+
+def comment(text: str, indent: str = "", width: int | None = None) -> list[str]:
+    """Prose between tables, wrapped; ``indent`` stands before every line but the first.
+
+    It is as wide as the terminal of stdout takes, see :func:`clusterbench.terminal.columns`, where no width is named.
+    """
+    room = (width or columns_of_terminal()) - 2 - len(indent)
+    lines = (textwrap.wrap(part, room, break_long_words=False) for part in text.splitlines())
     flat = [line for part in lines for line in part]
     return [f"# {line}" if number == 0 else f"# {indent}{line}" for number, line in enumerate(flat)]
 

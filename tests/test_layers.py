@@ -36,8 +36,8 @@ LAYERS = (
     "engine launchers tools shape_file hf_config yaml_lines",
     "baseline",
     "job run_folder",
-    "types rows units layout shape cluster floors formulas errors options discover words own_copy garbage precision "
-    "expectation csv_lines text_files host_facts fingerprint recorded",
+    "types rows units layout shape cluster floors formulas errors options discover words terminal own_copy garbage "
+    "precision expectation csv_lines text_files host_facts fingerprint recorded",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

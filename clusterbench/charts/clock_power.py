@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, PAPER, WORDS, canvas
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder.attempts import LONGEST_S
 from clusterbench.run_folder.records import MOST as LARGEST
@@ -359,7 +359,7 @@ def _stands_out(gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
 def _name_the_limit(axes: Axes, name: str, at: float) -> None:
     axes.annotate(
         name, (at, 0), (-3, 4), xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="right",
-        fontsize=7.5, color=MUTED,
+        fontsize=LETTERS, color=MUTED,
     )  # fmt: skip
 
 
@@ -389,7 +389,7 @@ def _reasons(gpus: Sequence[Gpu]) -> Panel:
                 Rectangle(area[:2], 1, 1, facecolor=_STANDS_OUT, alpha=0.75 * share, edgecolor=GRID, linewidth=0.6)
             )
             if share:
-                axes.text(column, place, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5, color=INK)
+                axes.text(column, place, f"{100 * share:.0f}", ha="center", va="center", fontsize=LETTERS, color=INK)
     axes.set_xticks(range(len(names)), ["\n".join(_words(name).split()) for name in names])
     axes.set_yticks(range(len(shown)), [gpu.label for gpu in shown])
     axes.set_xlim(-0.5, len(names) - 0.5)
@@ -441,7 +441,7 @@ def _over_time(kind: Kind, gpus: Sequence[Gpu], case: str, repeat: int) -> Panel
         axes.axhline(of(limit), color=INK, linewidth=1.1, linestyle=(0, (1, 1.5)))
         axes.annotate(
             kind.limit_name, (0, of(limit)), (2, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-            fontsize=7.5, color=MUTED,
+            fontsize=LETTERS, color=MUTED,
         )  # fmt: skip
     axes.set_ylim(0, 1.14 * max(map(of, [*values, *limits])) or 1)
     axes.set_xlabel("s since the case was begun")
@@ -451,8 +451,8 @@ def _over_time(kind: Kind, gpus: Sequence[Gpu], case: str, repeat: int) -> Panel
     for gpu, points in named:
         at, value = points[-1]
         axes.annotate(
-            gpu.label, (at, of(value)), (0, -9), textcoords="offset points", ha="right", va="top", fontsize=7.5,
-            color=_STANDS_OUT if slow else PALETTE[0],
+            gpu.label, (at, of(value)), (0, -9), textcoords="offset points", ha="right", va="top", fontsize=LETTERS,
+            color=WORDS[1 if slow else 0],
         )  # fmt: skip
     entries = tuple(
         Entry(

@@ -11,7 +11,7 @@ from clusterbench.cases.trained import Trained
 from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import INK, PALETTE, canvas
+from clusterbench.drawing.style import INK, LETTERS, PALETTE, canvas
 from clusterbench.job.passes import EXPERTS
 from clusterbench.run_folder.attempts import History
 from clusterbench.run_folder.records import MOST as LARGEST
@@ -197,7 +197,7 @@ def _heatmap(load: Load, counts: TokenCounts, what: str) -> Panel:
             colour, depth = PALETTE[1 if value > 1 else 0], 0.7 * abs(value - 1) / most
             axes.add_patch(Rectangle(area[:2], 1, 1, facecolor=colour, alpha=depth, edgecolor="none"))
             if columns <= MOST_WITH_FIGURES:
-                axes.text(column, place, f"{value:.2f}", ha="center", va="center", fontsize=7, color=INK)
+                axes.text(column, place, f"{value:.2f}", ha="center", va="center", fontsize=LETTERS, color=INK)
             note = f"even is {even[column]:,.0f}"
             entries.append(
                 Entry((f"rank {rank}", f"{what} {column}", float(counts[rank][column]), value, note), load.case, area)

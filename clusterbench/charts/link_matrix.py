@@ -9,7 +9,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.matrices import Matrix, why_not_judged
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, canvas
 from clusterbench.formulas.pairing import Pair, Slow
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
@@ -159,7 +159,7 @@ def _heatmap(picture: Picture, of_several: int) -> Panel:
             axes.add_patch(inset)
         if count <= MOST_WITH_FIGURES:
             text = of.text(row.value, 3) + (" !" if is_slow else "")
-            axes.text(part, source, text, ha="center", va="center", fontsize=7, color=_SLOW if is_slow else INK)
+            axes.text(part, source, text, ha="center", va="center", fontsize=LETTERS, color=INK)
         elif is_slow:
             axes.text(part, source, "!", ha="center", va="center", fontsize=6, color=_SLOW)
     for unit in range(count):

@@ -10,7 +10,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, canvas
 from clusterbench.units import format_value
 
 MOST = 4
@@ -115,7 +115,7 @@ def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Pan
         if not case.is_measured:
             axes.annotate(
                 f"× {said(case.row.status)}", (0, place), (4, 0), textcoords="offset points", va="center",
-                color=MUTED, fontsize=7.5,
+                color=MUTED, fontsize=LETTERS,
             )  # fmt: skip
     top = max([100 * value for values in (*sources.values(), formula) for value in values if value], default=1.0)
     axes.set_xlim(0, 1.12 * top)
@@ -124,7 +124,7 @@ def _bubbles(shown: Sequence[Trained], labels: Sequence[str], title: str) -> Pan
     axes.set_xlabel("%")
     axes.grid(True, axis="x")
     figure.legend(
-        loc="outside lower left", ncols=3, frameon=False, fontsize=8, handlelength=1.0, columnspacing=1.2,
+        loc="outside lower left", ncols=3, frameon=False, fontsize=LETTERS, handlelength=1.0, columnspacing=1.2,
         labelcolor=INK, markerscale=0.75,
     )  # fmt: skip
     figures = {**sources, "formula": formula}

@@ -10,7 +10,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, WORDS, canvas
 from clusterbench.formulas.statistics import UNSTABLE_CV, median, percentile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, host_of
@@ -308,7 +308,7 @@ def _panel(course: Course) -> Panel:
         (0, 11),
         xycoords="axes fraction",
         textcoords="offset points",
-        fontsize=7.5,
+        fontsize=LETTERS,
         color=MUTED,
     )
     repeats = _repeats(course.iterations)
@@ -397,7 +397,7 @@ def _name_outliers(axes: Axes, above: Sequence[_Placed], of: Scale, top_s: float
         taken.append((left, right, height / of(top_s)))
         axes.annotate(
             words, (point.x, height), (-6 if at_right else 6, 0), textcoords="offset points",
-            ha="right" if at_right else "left", va="center", fontsize=7.5, color=_STANDS_OUT,
+            ha="right" if at_right else "left", va="center", fontsize=LETTERS, color=WORDS[1],
         )  # fmt: skip
         if len(taken) == len(above) + MOST_NAMED:
             break

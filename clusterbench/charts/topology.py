@@ -7,7 +7,7 @@ from typing import ClassVar
 from clusterbench.cases import Reading
 from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, canvas
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.words import Word, few, legible
@@ -100,7 +100,7 @@ def _matrix(joined: Joined) -> Panel:
             if depth or kind == "X":
                 axes.add_patch(cell)
             if kind != "X":
-                axes.text(column, row, legible(kind, 6), ha="center", va="center", fontsize=6.5, color=INK)
+                axes.text(column, row, legible(kind, 6), ha="center", va="center", fontsize=LETTERS, color=INK)
     names = [legible(name, 12) for name in joined.devices]
     axes.set_xticks(range(count), names, rotation=90)
     axes.set_yticks(range(count), [_with_node(name, joined) for name in joined.devices])

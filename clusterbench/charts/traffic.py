@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.charts import Chart, Section, curves_note
+from clusterbench.charts._traffic_colours import traffic_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.types import ABOUT
@@ -51,6 +52,7 @@ class Traffic(Chart[list[Row]]):
                     markers=[row.expected for row in shown],
                     marker_name="formula, of an even load where routed" if any(map(_is_routed, shown)) else "formula",
                     cases=[row.case for row in shown],
+                    colours=traffic_colours(["counted"]),
                 ).panel()
             )
         return figures

@@ -8,6 +8,7 @@ from clusterbench.cases.names import names, titles
 from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.charts._memory_colours import memory_colours
+from clusterbench.charts._traffic_colours import traffic_colours
 from clusterbench.drawing.bars import Bars
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
         sent = {f"along {axis}": [case.value("traffic_bytes", axis) for case in group] for axis in axes}
         formula = [_sum(case.expected("traffic_bytes", axis) for axis in axes) for case in group]
         title = f"Traffic of one of {group[0].layout.world_size} ranks in a step{under}"
-        figures.append(Bars(title, labels, sent, "B", markers=formula, missing=missing, cases=cases).panel())
+        colours = traffic_colours(list(sent))
+        figures.append(
+            Bars(title, labels, sent, "B", markers=formula, missing=missing, cases=cases, colours=colours).panel()
+        )
     return figures
 
 

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from clusterbench.doctor import SEVERITIES, Examination, Found
-from clusterbench.words import WIDTH, few, plural
+from clusterbench.terminal import columns
+from clusterbench.words import few, plural
 
 _LABEL = 9
 MOST_HOSTS = 6
@@ -114,4 +115,6 @@ def _in_order(examination: Examination) -> Iterator[str]:
 
 
 def _wrapped(start: str, words: str) -> list[str]:
-    return textwrap.wrap(words, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)
+    return textwrap.wrap(
+        words, columns(), initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
+    )

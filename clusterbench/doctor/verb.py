@@ -35,6 +35,7 @@ from clusterbench.launch.over_ssh import reach, start_on
 from clusterbench.launch.run import RunOptions, Settled, excluded_hosts, launched, run, take_part
 from clusterbench.launchers import detect, named_hosts
 from clusterbench.run_folder import RunFolder
+from clusterbench.terminal import fitted, tell
 from clusterbench.types import Case
 from clusterbench.words import few
 
@@ -169,7 +170,7 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     accepted = read_accepted(asked.accept) if asked.accept else ()
     _expect_folders(asked)
     examination, taken = examine_logs(files)
-    print("\n".join(taken), file=sys.stderr)
+    tell("\n".join(taken))
     return _shown(asked, drain_on, examination, accepted, of_files=True)
 
 
@@ -187,13 +188,13 @@ def _over_ssh(asked: Asked, hosts: Sequence[str], shown: Callable[[Examination],
         ended = start_on(hosts, replace(asked, hosts=None, exclude=None, not_reached=_not_reached(lost)).words)
         left = tuple(host for host in hosts if host not in ended.failed)
         for host, why in ended.failed.items():
-            print(f"{host}: {why}", file=sys.stderr)
+            tell(f"{host}: {why}")
         if ended.said or not ended.failed or not left:
             break
         # they answered, and could not be joined into one run: the others are examined without them
-        print(f"started again without {few(list(ended.failed))}", file=sys.stderr)
+        tell(f"started again without {few(list(ended.failed))}")
         hosts, lost = left, {**lost, **ended.failed}
-    print(ended.said, end="")
+    print(fitted(ended.said, sys.stdout), end="")
     if ended.failed and ended.code in (0, 1):
         raise LaunchError(f"the processes on {few(list(ended.failed))} ended with another exit code than 0 and 1")
     return ended.code
@@ -246,10 +247,10 @@ def _read(
     report = render_report(directory, fail_on)
     reading = derive.read(directory)
     exit_code = told(reading.environment, examine_run(reading))
-    print(f"report: {report.path}", file=sys.stderr)
+    tell(f"report: {report.path}")
     if stopped is None:
         return exit_code
-    print(f"stopped before the end: {stopped}", file=sys.stderr)
+    tell(f"stopped before the end: {stopped}")
     return exit_code or stopped.exit_code
 
 
@@ -276,16 +277,16 @@ def _shown(
 ) -> int:
     """Prints the verdict and then writes the files, so that one that cannot be written costs no verdict."""
     for words in without_effect(examination, accepted, date.today()):
-        print(words, file=sys.stderr)
+        tell(words)
     examination = accepting(examination, accepted, date.today())
     said = text(examination) if drain_on is None else line(examination, drain_on)
-    print(said, flush=True)
+    print(said if drain_on is not None else fitted(said, sys.stdout), flush=True)
     try:
         _write_all(asked, examination, of_files)
     except SuiteError as error:
         if drain_on is None:
             raise
-        print(error, file=sys.stderr)  # a scheduler goes by the line and its exit code
+        tell(str(error))  # a scheduler goes by the line and its exit code
     return examination.exit_code if drain_on is None else int(said.startswith(DRAIN))
 
 

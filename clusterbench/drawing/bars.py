@@ -12,15 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import HEADING, INK, LETTERS, LINE, MUTED, PALETTE, PAPER, canvas
 from clusterbench.units import Scale, digits, scale
 from clusterbench.words import legible
 
 Values = Sequence[float | None]
 """One for each bar."""
 
-_LABEL, _HEADING, _LINE = 0.066, 0.081, 0.16
-"""In inches: the width of a letter of a bar's name and of the title, and the height of a line of that."""
+_LABEL = 0.066
+"""In inches: the width of a letter of a bar's name."""
+
+_LONGEST = 44
+"""Letters of a line of a bar's name: two such figures have room beside each other on a page."""
 
 Colour = tuple[str, float]
 """One that the page knows, and how much of it."""
@@ -83,12 +86,13 @@ class Bars:
         )
 
     def _figure(self) -> Figure:
-        longest = max((len(label) for label in self._labels), default=0)
+        longest = max((len(line) for name in self._names for line in name), default=0)
         # Long names would leave the bars no room.
         width = 5.2 + 0.055 * max(0, longest - 24)
-        letters = max(24, int((width - _LABEL * longest) / _HEADING))  # the title begins where the bars do
+        letters = max(24, int((width - _LABEL * longest) / HEADING))  # the title begins where the bars do
         lines = [part for line in self.title.splitlines() for part in wrap(line, letters, break_on_hyphens=False)]
-        height = max(1.9, 1.25 + 0.29 * len(self.labels)) + _LINE * (len(lines) - len(self.title.splitlines()))
+        of_bar = max(0.29, 0.06 + 0.14 * max(map(len, self._names), default=1))
+        height = max(1.9, 1.25 + of_bar * len(self.labels)) + LINE * (len(lines) - len(self.title.splitlines()))
         figure, axes = canvas("\n".join(lines), width, height)
         ticks = self._draw_parts(axes)
         self._say_totals(axes)
@@ -100,7 +104,12 @@ class Bars:
 
     @cached_property
     def _labels(self) -> list[str]:
-        return [legible(label) for label in self.labels]
+        return [legible(label, 3 * _LONGEST) for label in self.labels]
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """The lines of each label."""
+        return [_lines(label) for label in self._labels]
 
     @cached_property
     def _totals(self) -> list[float]:
@@ -142,12 +151,12 @@ class Bars:
             if self.missing and bar in self.missing:
                 axes.annotate(
                     f"× {self._outcome(bar)}", (0, bar), (4, 0), textcoords="offset points", va="center",
-                    color=MUTED, fontsize=7.5,
+                    color=MUTED, fontsize=LETTERS,
                 )  # fmt: skip
             elif total:
                 axes.annotate(
                     self._said(bar, total), (self._end(bar), bar), (7, 0), textcoords="offset points", va="center",
-                    fontsize=7.5, color=INK,
+                    fontsize=LETTERS, color=INK,
                 )  # fmt: skip
 
     def _said(self, bar: int, total: float) -> str:
@@ -174,7 +183,7 @@ class Bars:
 
     def _set_axes(self, axes: Axes) -> None:
         num_bars = len(self.labels)
-        axes.set_yticks(range(num_bars), self._labels)
+        axes.set_yticks(range(num_bars), ["\n".join(lines) for lines in self._names])
         axes.set_ylim(num_bars - 0.4, -0.6)
         axes.set_xlim(0, max((self._end(bar) for bar in range(num_bars)), default=1.0) * 1.15 or 1)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -191,7 +200,7 @@ class Bars:
         order = sorted(range(len(names)), key=lambda number: names[number] not in self.parts)
         figure.legend(
             [handles[number] for number in order], [names[number] for number in order], loc="outside lower left",
-            ncols=4, frameon=False, fontsize=8,
+            ncols=4, frameon=False, fontsize=LETTERS,
             handlelength=1.0, handleheight=0.8, markerscale=0.75, columnspacing=1.2, labelcolor=INK,
         )  # fmt: skip
 
@@ -218,6 +227,14 @@ class Bars:
         )
 
 
+def _lines(label: str) -> list[str]:
+    """A label with its words in order, what stands between two commas in one line."""
+    glue = "\u00a0"
+    pieces = (piece.replace(" ", glue) if len(piece) < _LONGEST else piece for piece in label.split(", "))
+    lines = wrap(", ".join(pieces), _LONGEST, break_on_hyphens=False)
+    return [line.replace(glue, " ") for line in lines] or [""]
+
+
 def _draw_limit(axes: Axes, name: str, at: float, unit: str) -> None:
     right = axes.get_xlim()[1]
     if at > 4 * right:
@@ -227,5 +244,5 @@ def _draw_limit(axes: Axes, name: str, at: float, unit: str) -> None:
     axes.set_xlim(0, max(right, 1.04 * at))
     axes.annotate(
         f"{legible(name)} {digits(at, 3)}", (at, 1), (0, 2), xycoords=axes.get_xaxis_transform(),
-        textcoords="offset points", ha="right", fontsize=7.5, color=MUTED,
+        textcoords="offset points", ha="right", fontsize=LETTERS, color=MUTED,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clusterbench.drawing.panel import Column, Entry, Panel
-from clusterbench.drawing.style import DASHES, INK, MARKERS, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import DASHES, INK, LETTERS, MARKERS, MUTED, PALETTE, PAPER, WORDS, canvas
 from clusterbench.rows import Row, moved, moved_sentence
 from clusterbench.units import Scale, digits, scale
 from clusterbench.words import legible
@@ -241,7 +241,7 @@ def _names_below(figure: Figure, numbered: Sequence[tuple[int, Series]]) -> None
         for number, _ in numbered
     ]
     names = [legible(curve.name) for _, curve in numbered]
-    figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=7.5, labelcolor=INK)
+    figure.legend(keys, names, loc="outside lower left", frameon=False, fontsize=LETTERS, labelcolor=INK)
     figure.set_figheight(figure.get_figheight() + 0.17 * len(numbered))
 
 
@@ -289,7 +289,7 @@ def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
     if sentences:
         more = [f"and {len(sentences) - 3} more"] if len(sentences) > 3 else []
         text = "\n".join([*(f"hollow: {sentence}" for sentence in list(sentences)[:3]), *more])
-        figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=LETTERS, color=MUTED)
 
 
 def _missing(
@@ -314,8 +314,8 @@ def _missing(
                 [x], [0.95 if at_top else 0.04], "x", color=colour, transform=across, markersize=6, markeredgewidth=1.8
             )
             axes.text(
-                x, 0.90 if at_top else 0.09, gap.status.replace("_", " "), transform=across, color=colour, rotation=90,
-                fontsize=7.5, ha="center", va="top" if at_top else "bottom",
+                x, 0.90 if at_top else 0.09, gap.status.replace("_", " "), transform=across, rotation=90,
+                color=WORDS[number % len(WORDS)], fontsize=LETTERS, ha="center", va="top" if at_top else "bottom",
             )  # fmt: skip
 
 
@@ -336,8 +336,8 @@ def _value_labels(axes: Axes, numbered: Sequence[tuple[int, Series]], of: Scale,
                 continue
             axes.annotate(
                 digits(value, 3), (position, low if is_below else min(high, top)), (0, -8 if is_below else 7),
-                textcoords="offset points", ha="center", va="top" if is_below else "bottom", fontsize=7.5,
-                color=PALETTE[number % len(PALETTE)],
+                textcoords="offset points", ha="center", va="top" if is_below else "bottom", fontsize=LETTERS,
+                color=WORDS[number % len(WORDS)],
             )  # fmt: skip
 
 
@@ -356,6 +356,6 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> No
         previous = max(height, previous + apart)
         axes.annotate(
             legible(name, 48), (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points",
-            va="center", color=MUTED if number is None else PALETTE[number % len(PALETTE)], fontsize=8.5,
+            va="center", color=MUTED if number is None else WORDS[number % len(WORDS)], fontsize=LETTERS,
             fontweight="normal" if number is None else "bold", annotation_clip=False,
         )  # fmt: skip

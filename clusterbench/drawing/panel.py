@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterbench.units import UNITS, digits, format_value
+from clusterbench.words import few, plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,6 +83,26 @@ class Panel:
     @property
     def title(self) -> str:
         return " ".join(self.figure.axes[0].get_title(loc="left").split())
+
+    @property
+    def summary(self) -> str:
+        """What it shows, for who does not see it: how many of each name, and the range of each number.
+
+        ``Peak memory. 2 entries: bar tp1 and 1 more; parameters 20MiB to 40MiB``.
+        """
+        parts = filter(None, map(self._of_column, range(len(self.columns))))
+        return f"{self.title}. {plural(len(self.entries), 'entry', 'entries')}: {'; '.join(parts)}"
+
+    def _of_column(self, number: int) -> str:
+        column = self.columns[number]
+        cells = [entry.cells[number] for entry in self.entries if entry.cells[number] not in (None, "")]
+        numbers = [cell for cell in cells if isinstance(cell, (int, float)) and math.isfinite(cell)]
+        if not cells:
+            return ""
+        if len(numbers) < len(cells):
+            return f"{column.name} {few(dict.fromkeys(map(column.text, cells)), 1)}"
+        ends = dict.fromkeys(column.text(end) for end in (min(numbers), max(numbers)))
+        return f"{column.name} {' to '.join(ends)}"
 
     def words(self, entry: Entry) -> str:
         """What is said of an entry that is pointed at: what is not a number first, then each number by its name."""

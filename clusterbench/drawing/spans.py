@@ -9,7 +9,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from clusterbench.drawing.panel import Area, Column, Entry, Panel
-from clusterbench.drawing.style import GRID, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, PALETTE, PAPER, canvas
 from clusterbench.units import scale
 from clusterbench.words import legible
 
@@ -58,7 +58,10 @@ def spans(
     axes.set_xlim(0, 1.02 * of(max((span.end_s for span in drawn), default=0.0)) or 1)
     axes.set_xlabel(of.unit)
     axes.grid(visible=False, axis="y")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False, fontsize=7.5)
+    axes.legend(
+        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False, fontsize=LETTERS,
+        labelcolor=INK,
+    )  # fmt: skip
     axes.set_title(title, loc="left", pad=22, fontsize=9.5, fontweight="bold")
     entries = tuple(
         Entry(

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from clusterbench.drawing.panel import Area, Panel
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, STYLE
+from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, STYLE, WORDS
 from clusterbench.words import legible
 
 MOST_PLACES = 400
@@ -30,6 +30,7 @@ _VARIABLES = {
     MUTED: "--muted",
     GRID: "--grid",
     PAPER: "--paper",
+    **{colour: f"--words-{number}" for number, colour in enumerate(WORDS)},
     **{colour: f"--series-{number}" for number, colour in enumerate(PALETTE)},
 }
 
@@ -45,7 +46,7 @@ def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> 
     name
         Unique in the page: every id starts with it, since two figures would otherwise share theirs.
     label
-        What a screen reader says.
+        What a screen reader calls it; what it shows, it reads from the panel's summary.
     """
     figure = panel.figure
     for words in figure.findobj(Text):
@@ -69,7 +70,8 @@ def svg(panel: Panel, name: str, label: str, most_places: int = MOST_PLACES) -> 
     assert size is not None
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{size[0][9:-1]}" '
-        f'role="img" aria-label="{_attribute(label)}">'
+        f'role="img" aria-label="{_attribute(label)}" aria-describedby="{name}-shows">'
+        f'<desc id="{name}-shows">{_attribute(legible(panel.summary, MOST_WORDS))}</desc>'
     )
     body = text[text.index(">") + 1 :].strip().removesuffix("</svg>")
     return f"{head}{body}{''.join(_places(panel, most_places))}</svg>"

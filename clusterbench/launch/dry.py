@@ -30,6 +30,7 @@ from clusterbench.planning import make_plan
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.passes import as_json
 from clusterbench.suite import Suite, load_suite, suite_of
+from clusterbench.terminal import tell
 from clusterbench.trainers import trainer_of
 from clusterbench.types import Case, Observation, Outcome, Plan, Refusal
 from clusterbench.words import plural
@@ -67,7 +68,7 @@ def run_dry(
     tasks = {case.hash: tasks_of(case) for case in plan.cases}
     num_ranks = len(set(chain.from_iterable(tasks.values())))
     words = f"{plural(len(plan.cases), 'case')} to run dry, {plural(num_ranks, 'rank')} in all"
-    print(f"{folder.path}: {words}", file=sys.stderr)
+    tell(f"{folder.path}: {words}")
     interruption, stopped = Interruption(), ""
     with EndingSignals(interruption), output_that_may_close(interruption):
         progress = progress_on(sys.stderr)
@@ -79,10 +80,10 @@ def run_dry(
             interruption.only_noted()  # the report is written in any case
             progress.close()
         report = render_report(folder, fail_on)
-    print(f"{report.text}\nreport: {report.link}", file=sys.stderr)
+    tell(f"{report.text}\nreport: {report.link}")
     if not stopped:
         return report.verdict.exit_code
-    print(f"stopped before the end: {stopped}; everything finished is in {folder.path}.", file=sys.stderr)
+    tell(f"stopped before the end: {stopped}; everything finished is in {folder.path}.")
     return report.verdict.exit_code or Interrupted.exit_code
 
 

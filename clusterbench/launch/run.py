@@ -51,6 +51,7 @@ from clusterbench.run_folder.attempts import WITHOUT_MACHINE
 from clusterbench.run_folder.lock import FolderHeld, Lock
 from clusterbench.run_folder.rounds import so_far, spent_s
 from clusterbench.suite import Suite, load_suite
+from clusterbench.terminal import tell
 from clusterbench.types import Case, Plan
 from clusterbench.units import duration
 from clusterbench.words import few, plural
@@ -224,13 +225,13 @@ def _lead(
         found = allocation.found(hosts)
         cluster = decide_cluster(options.machine, found, _cpu_ranks(options, suite))
         if note := _of_hidden_gpus(options.machine, cluster, found):
-            print(note, file=sys.stderr)
+            tell(note)
         ranks_per_gpu = cluster.ranks_per_gpu if cluster.device == "cuda" else None
         members = allocation.members(cluster.ranks_per_node, hosts, ranks_per_gpu)
         interfaces = reached_interfaces(plane, allocation, hosts, options.interface)
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
-            print(f"{difference.severity}: {difference.sentence}", file=sys.stderr)
+            tell(f"{difference.severity}: {difference.sentence}")
         directory, plan = _folder(options, suite, cluster, allocation, interruption)
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
@@ -289,12 +290,12 @@ def _conduct(
         to_run = f"{plural(len(rest), 'case')} to run again and again {ranks}: they have taken {taken}"
     else:
         to_run = f"nothing is left to run {ranks}"
-    print(f"{directory.path}: {to_run}", file=sys.stderr)
+    tell(f"{directory.path}: {to_run}")
     if idle := idle_sentence([execution.case for execution in wanted], cluster):
-        print(idle, file=sys.stderr)
+        tell(idle)
     if len(executions) < len(wanted):
         missing = f"{len(wanted) - len(executions)} more need"
-        print(f"{missing} more nodes than the {cluster.num_nodes} that are left", file=sys.stderr)
+        tell(f"{missing} more nodes than the {cluster.num_nodes} that are left")
     for member in agents.members if cluster.device == "cuda" else ():
         if member.agent in first_gpus:
             agents.order_some([member], SampleGpus(SECONDS_BETWEEN_GPU_SAMPLES, first_gpus[member.agent]))
@@ -325,13 +326,12 @@ def report_of(directory: RunFolder, stopped: ClusterbenchError | None, fail_on: 
     from clusterbench.report import render_report  # pandas and matplotlib, only now
 
     report = render_report(directory, fail_on)
-    print(f"{report.text}\nreport: {report.link}", file=sys.stderr)
+    tell(f"{report.text}\nreport: {report.link}")
     if stopped is None:
         return report.verdict.exit_code
-    print(
+    tell(
         f"stopped before the end: {stopped}; everything finished is in {directory.path}.\n"
-        f"hint: 'clusterbench run --resume {directory.path}' does the rest",
-        file=sys.stderr,
+        f"hint: 'clusterbench run --resume {directory.path}' does the rest"
     )
     return report.verdict.exit_code or Interrupted.exit_code
 
@@ -355,7 +355,7 @@ def excluded_hosts(text: str | None, hosts: Collection[str]) -> list[str]:
     unknown = not_excluded(excluded, left_out)
     words = [f"leaves out {few(left_out)}" if left_out else "leaves out no host"]
     words += [f"{few(unknown)} {'is' if len(unknown) == 1 else 'are'} not in the allocation"] if unknown else []
-    print(f"--exclude {'; '.join(words)}", file=sys.stderr)
+    tell(f"--exclude {'; '.join(words)}")
     return excluded
 
 
@@ -431,7 +431,7 @@ def _folder(
         raise
     if cut_off := directory.cut_off():
         where = f"in the middle of {cut_off['case']}, after its phase '{cut_off['phase']}'"
-        print(f"the last run in {options.resume} ended without a word, {where}", file=sys.stderr)
+        tell(f"the last run in {options.resume} ended without a word, {where}")
     return directory, plan
 
 
@@ -511,7 +511,7 @@ def _say_why() -> None:
     """MPI's abort ends this process before anybody else could print what happened."""
     error = sys.exception()
     if isinstance(error, ClusterbenchError):
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
     elif error is not None and not isinstance(error, KeyboardInterrupt):
         sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()

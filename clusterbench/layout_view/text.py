@@ -9,8 +9,9 @@ from itertools import pairwise
 from clusterbench.layout import AXES, RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, OrderView, group_words
 from clusterbench.layout_view.step import Message, Phase
+from clusterbench.terminal import WIDTH
 from clusterbench.units import format_bytes
-from clusterbench.words import WIDTH, aligned, plural
+from clusterbench.words import aligned, plural
 
 GROUPS_SHOWN = 16
 MEMBERS_SHOWN = 16
@@ -101,7 +102,7 @@ def bytes_text(view: LayoutView, axis: AxisView) -> str:
         return ""
     if not axis.ops:
         return f"; {silence_text(view, axis)}"
-    words = ", ".join(f"{calls_text(op, count)} of {format_bytes(size)} in all" for op, count, size in axis.ops)
+    words = ", ".join(_sent_text(op, count, size) for op, count, size in axis.ops)
     return f"; each rank's busiest link carries {words} in a step"
 
 
@@ -134,8 +135,13 @@ def _along(axis: AxisView) -> str:
 def _message(message: Message) -> str:
     if message.count is None or message.link_bytes is None:
         return message.op
-    each = " in all" if message.count > 1 else ""
-    return f"{calls_text(message.op, message.count)} of {format_bytes(message.link_bytes)}{each}"
+    return _sent_text(message.op, message.count, message.link_bytes)
+
+
+def _sent_text(op: str, count: int, size_bytes: float) -> str:
+    """``8 x send (128KiB in all)``, ``1 x send of 16KiB``: bytes of many calls never look like those of one."""
+    size = format_bytes(size_bytes)
+    return f"{calls_text(op, count)} of {size}" if count == 1 else f"{calls_text(op, count)} ({size} in all)"
 
 
 def calls_text(op: str, count: int) -> str:

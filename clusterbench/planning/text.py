@@ -141,5 +141,6 @@ def _refused(refusals: Iterable[Refusal]) -> list[str]:
     lines = []
     for (reason, hint), group in alike.items():
         lines += comment(f"refused: {reason}" + (f"\nhint: {hint}" if hint else ""))
-        lines += [line.rstrip() for line in aligned(["", ""], [[member.id, member.source] for member in group])[1:]]
+        cases = aligned(["", ""], [[member.id, member.source] for member in group])
+        lines += [line for line in cases if not line.startswith("#")]
     return lines

@@ -10,6 +10,7 @@ from clusterbench.expected.fits import fit
 from clusterbench.pricing.advice import TO_MEASURE, Advice, Candidate, Question
 from clusterbench.pricing.profiles.ours import Ours
 from clusterbench.shape_file import mapping_of
+from clusterbench.terminal import WIDTH
 from clusterbench.words import comment
 
 OURS = "ours"
@@ -48,7 +49,7 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
     if not run:
         raise SuiteError("\n".join(["there is no suite to write: our step runs none of the layouts.", *remarks[1:]]))
     lines = [
-        *(line for remark in remarks for line in comment(remark, indent="  ")),
+        *(line for remark in remarks for line in comment(remark, "  ", WIDTH)),
         "suite: advised",
         f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
         f"num_nodes: {of.num_nodes}",

@@ -44,7 +44,8 @@ class Shown:
 
 def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, int]) -> Iterator[Shown]:
     """The panels of a chart; ``places`` says which line of the table of cases an id has."""
-    for number, panel in enumerate(chart.draw(data)):
+    panels = chart.draw(data)
+    for number, panel in enumerate(panels):
         of_panel, kinds = f"{name}-{number}", _kinds(panel)
         filled = [
             place for place in range(len(kinds)) if any(entry.cells[place] not in (None, "") for entry in panel.entries)
@@ -52,7 +53,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
         yield Shown(
             name=of_panel,
             title=panel.title or chart.title,
-            figure=Markup(svg(panel, of_panel, f"{chart.title}, panel {number + 1}")),
+            figure=Markup(svg(panel, of_panel, _label(chart.title, number, len(panels)))),
             width=round(72 * panel.figure.get_figwidth()),
             columns=[(panel.columns[number].name, kinds[number]) for number in filled],
             lines=list(_lines(panel, filled, places)),
@@ -60,6 +61,11 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
             cases=frozenset(entry.case for entry in panel.entries if entry.case),
             data=_packed(of_panel, panel, places),
         )
+
+
+def _label(chart: str, number: int, of: int) -> str:
+    """``Peak memory by category, panel 2 of 3``: words of ours alone, as what a run says stands in no attribute."""
+    return f"{chart}, panel {number + 1} of {of}" if of > 1 else chart
 
 
 def _kinds(panel: Panel) -> list[bool]:

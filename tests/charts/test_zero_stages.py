@@ -1,4 +1,7 @@
+from clusterbench.charts._memory_colours import memory_colours
+from clusterbench.charts._traffic_colours import traffic_colours
 from clusterbench.charts.zero_stages import ZeroStages
+from clusterbench.job.passes import CATEGORIES
 from clusterbench.rows import Row
 from tests.charts.steps import MIB, trained
 from tests.report.synthetic import of_rows
@@ -34,6 +37,17 @@ def test_groups_and_offload_are_bars_of_their_own() -> None:
     labels = [label.get_text() for label in at_rest.figure.axes[0].get_yticklabels()]
     assert labels == ["dp4", "dp4+zero1", "dp4+zero3", "dp4+zero3, groups of 2", "dp4+zero3, offload"]
     assert len(at_peak.figure.axes[0].patches) == len(traffic.figure.axes[0].patches) == 5
+
+
+def test_no_axis_has_the_colour_of_a_category_of_memory() -> None:
+    axes = traffic_colours([f"along {axis}" for axis in ("cp", "dp", "dp_cp", "shard", "tp")])
+    assert len(set(axes.values())) == len(axes)
+    assert not {colour for colour, _ in axes.values()} & {colour for colour, _ in memory_colours(CATEGORIES).values()}
+    at_rest, _, traffic = ZeroStages().draw(ZeroStages().select(of_rows(ROWS)) or [])
+    memory, sent = (
+        {patch.get_facecolor()[:3] for patch in panel.figure.axes[0].patches} for panel in (at_rest, traffic)
+    )
+    assert not memory & sent
 
 
 def test_stages_of_different_mixes_show_nothing() -> None:

@@ -1,13 +1,14 @@
 import re
 
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.drawing.panel import Panel
 from clusterbench.drawing.spans import Span, spans
-from clusterbench.drawing.style import INK, PALETTE
+from clusterbench.drawing.style import INK, LETTERS, MUTED, PALETTE, PAPER, WORDS, canvas
 from clusterbench.drawing.svg import svg
 from clusterbench.report.template import css
 
@@ -41,6 +42,15 @@ def test_it_fetches_nothing_and_says_what_it_is() -> None:
     assert drawn.startswith("<svg ")
     assert 'aria-label="a &quot;label&quot;"' in drawn
     assert set(re.findall(r"https?://[^\"]+", drawn)) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_a_figure_says_what_it_shows_to_who_does_not_see_it() -> None:
+    bars = Bars("Peak", ["tp1", "tp2", "tp4"], {"a": [20.0 * 2**20, 40.0 * 2**20, None]}, "B", missing={2: "timeout"})
+    assert bars.panel().summary == "Peak. 3 entries: bar tp1 and 2 more; a 20MiB to 40MiB; outcome timeout"
+    many = Bars("Peak", [f"<tp{number}>" for number in range(9)], {"a": [2.0**20] * 9}, "B").panel()
+    assert many.summary == "Peak. 9 entries: bar <tp0> and 8 more; a 1MiB"
+    drawn = svg(many, "chart-0", "l")
+    assert ' aria-describedby="chart-0-shows"><desc id="chart-0-shows">Peak. 9 entries: bar &lt;tp0&gt; and' in drawn
 
 
 def test_figures_in_text_keep_their_digits() -> None:
@@ -189,10 +199,67 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
 def test_every_colour_of_a_chart_stands_out_of_the_paper_by_day_and_by_night() -> None:
-    by_day, by_night = re.findall(r"--paper: (#\w{6}).*?--series-0(.*?)}", css(), re.DOTALL)
+    by_day, by_night = re.findall(r"--paper: (#\w{6}).*?--series-0(.*?)--words", css(), re.DOTALL)[:2]
     assert re.findall(r"#\w{6}", by_day[1]) == [*PALETTE]
     for paper, series in (by_day, by_night):
         for colour in re.findall(r"#\w{6}", series):
-            dark, light = sorted((luminance(paper), luminance(colour)))
-            assert (light + 0.05) / (dark + 0.05) >= 3, colour
+            assert contrast(paper, colour) >= 3, colour
+
+
+def test_words_in_the_colours_of_a_chart_are_read_by_day_and_by_night() -> None:
+    on_screen, _ = css().split("@media print")
+    papers = dict(zip(("day", "night"), re.findall(r"--paper: (#\w{6})", on_screen), strict=True))
+    assert all(contrast(papers["day"], colour) >= 4.5 for colour in WORDS)
+    day = dict(re.findall(r"--words-(\d): (#\w{6})", on_screen))
+    assert day == {str(number): colour for number, colour in enumerate(WORDS) if colour != PALETTE[number]}
+    night = dict(re.findall(r"--words-(\d): var\(--series-(\d)\)", on_screen))
+    assert night == {number: number for number in day}
+    at_night = re.findall(r"--series-\d: (#\w{6})", on_screen)[len(PALETTE) :]
+    assert all(contrast(papers["night"], colour) >= 4.5 for colour in at_night)
+
+
+def test_no_word_of_a_figure_is_in_a_colour_too_faint_to_read() -> None:
+    """But for those with a box of a legend of their own, which are in ink."""
+    ticks = {1: "1", 2: "2"}
+    curves = [Series(f"curve {number}", (Mark(1, 1.0 + number), Mark(2, None, status="failed"))) for number in range(8)]
+    few = [Series(name, (Mark(1, 1.0), Mark(2, 2.0))) for name in ("a", "b")]
+    panels = [
+        Lines("t", curves, "s", ticks, x_label="x").panel(),
+        Lines("t", few, "s", ticks, x_label="x").panel(),
+        Bars("t", ["a"], {"b": [1.0], "c": [2.0]}, "B", missing={}, limit=("capacity", 5.0)).panel(),
+        spans("t", ["stage 0"], [Span(0, 0.0, 1.0, "F")], {"F": "forward"}),
+    ]
+    for panel in panels:
+        words = [text for text in panel.figure.findobj(Text) if text.get_text()]
+        assert words
+        for text in words:
+            assert contrast(PAPER, to_hex(text.get_color())) >= 4.5, text.get_text()
+            assert to_hex(text.get_color()) in (INK, MUTED, *WORDS), (
+                text.get_text()
+            )  # the page has them by night as well
+            assert text.get_fontsize() >= LETTERS, text.get_text()
+
+
+def test_a_long_name_of_a_bar_takes_two_lines_and_not_the_width_of_the_page() -> None:
+    name = "pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag, balanced, moe-flat-tiny, gbs 8"
+    panel = Bars("Memory", ["dp8", name], {"a": [1.0, 2.0]}, "B").panel()
+    assert panel.figure.get_figwidth() < 6.4  # two stand beside each other on a page of 1,248 pixels
+    lines = panel.figure.axes[0].get_yticklabels()[1].get_text().splitlines()
+    assert lines == ["pp2-dp2-cp2-tp2+sp+ep4+zero1, 1f1b, zigzag,", "balanced, moe-flat-tiny, gbs 8"]
+    assert panel.entries[1].cells[0] == name
+
+
+def test_a_long_title_over_a_narrow_figure_ends_within_it() -> None:
+    figure, axes = canvas("Load of each rank\ndp4-cp2+ep8+zero1, full recompute, ring, real, gbs 8", 3.4, 2.0)
+    axes.set_yticks([0], ["rank 15"])
+    svg(Panel(figure, (), ()), "n", "l")  # lays it out
+    assert len(axes.get_title(loc="left").splitlines()) == 3
+    (heading,) = (text for text in figure.findobj(Text) if text.get_text().startswith("Load of"))
+    assert heading.get_window_extent().x1 <= 72 * figure.get_figwidth()
+    assert figure.get_figheight() > 2.0

@@ -97,7 +97,7 @@ def test_next_previous_and_the_slider_walk_through_the_phases(open_page: Callabl
     assert now(page) == "4 of 15: Forward: activations go to the next stage"
     assert (edges(page), edges(page, ".far")) == (8, 8)  # from the first node's ranks to the second's
     assert page.locator(".phases li[aria-current=step]").count() == 1
-    assert "pp2 over the network: 8 x send of 128KiB in all" in page.inner_text("#now")
+    assert "pp2 over the network: 8 x send (128KiB in all)" in page.inner_text("#now")
     page.click("#previous")
     assert now(page).startswith("3 of 15: Forward: tokens")
     page.fill("#phase", "15")

@@ -1,0 +1,105 @@
+import os
+import pty
+import struct
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from io import StringIO
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from click.testing import CliRunner
+
+from clusterbench import terminal
+from clusterbench.cli import main
+from clusterbench.terminal import WIDTH, columns, fitted
+from clusterbench.words import aligned, comment
+
+EXAMPLE = str(Path(__file__).parent.parent / "reports" / "examples" / "tp_scale-cpu")
+LONG = "  the case train_step/1n4/tp4 of a suite took longer than it may, and so on, and so on, to the end of time"
+
+
+@contextmanager
+def terminal_of(wide: int) -> Iterator[TextIO]:
+    head, tail = pty.openpty()
+    ioctl(tail, termios.TIOCSWINSZ, struct.pack("HHHH", 24, wide, 0, 0))
+    with os.fdopen(tail, "w") as stream, os.fdopen(head):
+        yield stream
+
+
+def test_lines_go_on_below_in_a_terminal_and_stay_whole_anywhere_else() -> None:
+    with terminal_of(60) as stream:
+        lines = fitted(f"short\n{LONG}\n# {LONG.strip()}", stream).split("\n")
+        assert columns(stream) == 60
+    assert lines == [
+        "short",
+        "  the case train_step/1n4/tp4 of a suite took longer than it",
+        "      may, and so on, and so on, to the end of time",
+        "# the case train_step/1n4/tp4 of a suite took longer than it",
+        "#     may, and so on, and so on, to the end of time",
+    ]
+    assert fitted(LONG, StringIO()) == LONG
+    assert columns(StringIO()) == WIDTH
+
+
+def test_a_path_is_never_cut_and_a_terminal_without_a_size_has_none() -> None:
+    path = f"/runs/{'x' * 80}/index.html"
+    with terminal_of(40) as stream:
+        assert fitted(f"the report of this run is {path}", stream).split("\n")[1].strip() == path
+    with terminal_of(0) as stream:
+        assert fitted(LONG, stream) == LONG
+        assert columns(stream) == WIDTH
+    with terminal_of(400) as stream:
+        assert columns(stream) == WIDTH
+
+
+def test_prose_of_a_table_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "of_terminal", lambda _: 50)
+    lines = comment(LONG, indent="  ")
+    assert max(map(len, lines)) <= 50
+    assert fitted("\n".join(lines), StringIO()) == "\n".join(lines)
+
+
+def test_a_table_that_is_too_wide_has_two_lines_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, units = ["case", "limit", "asked for by"], ["", "(s)", ""]
+    rows = [["tp1", 60, "suites/a.yaml:7"], ["tp2+sp", 168, "suites/a.yaml:12"]]
+    whole = aligned(header, rows, units)
+    monkeypatch.setattr("clusterbench.words.of_terminal", lambda _: 24)
+    assert aligned(header, rows, units) == [
+        "# case    limit",
+        "#           (s)",
+        "#     asked for by",
+        "  tp1        60",
+        "      suites/a.yaml:7",
+        "  tp2+sp    168",
+        "      suites/a.yaml:12",
+    ]
+    monkeypatch.setattr("clusterbench.words.of_terminal", lambda _: 80)
+    assert aligned(header, rows, units) == whole
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "suites/tp_scale.yaml", "--device", "cpu", "--num-ranks", "4"),
+        ("plan", "suites/acceptance.yaml", "--device", "cpu", "--num-ranks", "1"),
+        ("layout", "pp2-dp2-tp2", "--shape", "llama-8b", "--gpu", "NVIDIA H200"),
+        ("doctor", "--list"),
+        ("list", "shapes"),
+        ("compare", EXAMPLE, EXAMPLE),
+        ("trend", EXAMPLE),
+        ("plan", "suites/tp_scale.yaml", "--num-ranks", "4", "--gpu", "NVIDIA H100 80GB HBM9, which is not sold yet"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_verb_keeps_within_a_terminal_of_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "of_terminal", lambda _: 80)
+    monkeypatch.setattr("clusterbench.words.of_terminal", lambda _: 80)
+    said = CliRunner().invoke(main, words).output
+    assert said
+    for line in said.splitlines():
+        assert len(line) <= 80 or len(line.split()) == 1, line
