@@ -14,7 +14,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import RESULT, AttentionBlock, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
-from clusterbench.words import Word
+from clusterbench.words import Word, plural
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -109,7 +109,8 @@ class ContextParallel(Parallelism):
         cp, heads, kv_heads = job.layout.cp, job.shape.num_heads // job.layout.tp, _kv_heads(job)
         left = f" that tp{job.layout.tp} leaves" if job.layout.uses("tp") else ""
         if heads % cp:
-            return f"context ulysses spreads the {heads} attention heads{left} over cp{cp}: {heads / cp:.4g} each"
+            spread = plural(heads, "attention head")
+            return f"context ulysses spreads the {spread}{left} over cp{cp}: {heads / cp:.4g} each"
         if kv_heads % cp and cp % kv_heads:
             more, fewer = max(kv_heads, cp), min(kv_heads, cp)
             return (
