@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from pathlib import Path
 
@@ -20,6 +21,8 @@ twentieth, and one line again and again to a thousandth."""
 _GZIP = b"\x1f\x8b"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _DOCKER = '{"log":'
+_BEYOND_REASON = re.compile(r"\d{300,}")
+"""No number: a float ends at 309 digits, and Python makes none of more than 4,300. A file that was damaged has it."""
 
 
 def read_text(path: Path) -> str:
@@ -51,11 +54,16 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SuiteError(f"{path.name}:{line}: a NUL character; a file that was cut off by a crash ends like this.")
+    if found := _BEYOND_REASON.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise SuiteError(f"{path.name}:{line}: {len(found[0]):,} digits in a row are no number; the file is damaged.")
     return _of_docker(text) if text.startswith(_DOCKER) else text
 
 
 def log_text(path: Path) -> str:
     """What a log says, as much as is there: cut, packed and cut, or with bytes that are no text.
+
+    Hundreds of digits in a row are crosses, which no reader takes for a number.
 
     Raises
     ------
@@ -66,6 +74,7 @@ def log_text(path: Path) -> str:
     if held.startswith(_GZIP):
         held, _ = _unpacked(held, path)
     text = held.decode("utf-16" if held.startswith(_UTF_16) else "utf-8", errors="replace")
+    text = _BEYOND_REASON.sub(lambda found: "x" * len(found[0]), text)
     return _of_docker(text) if text.startswith(_DOCKER) else text
 
 

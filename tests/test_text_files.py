@@ -87,3 +87,14 @@ def test_a_packed_file_that_is_cut_says_what_stands_before_and_a_broken_one_is_r
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + zlib.compress(b"x" * 99))
     with pytest.raises(SuiteError, match=r"broken\.gz cannot be unpacked"):
         log_text(tmp_path / "broken.gz")
+
+
+def test_digits_beyond_reason_are_no_number(tmp_path):
+    """Python makes no number of 5,000, and said so in the words of a traceback, at 24 places of 1,711 tried."""
+    path = tmp_path / "said.txt"
+    path.write_text(f"first\nXid 79 on GPU {'9' * 5000}\n")
+    with pytest.raises(SuiteError, match=r"^said\.txt:2: 5,000 digits in a row are no number; the file is damaged\.$"):
+        read_text(path)
+    assert log_text(path) == f"first\nXid 79 on GPU {'x' * 5000}\n"
+    path.write_text(f"{'9' * 299}\n")
+    assert read_text(path) == log_text(path) == f"{'9' * 299}\n"
