@@ -373,7 +373,8 @@ class Conductor:
         # Above every deadline: a hang is the conductor's to find, not the transport's.
         timeout_s = 2 * case.time_limit_s + 60
         start = Start(self._start, case.world_size, case.device, case.environment, store, timeout_s, self._logs)
-        num_worlds = case.num_nodes if benchmarks()[case.benchmark].world_is_node else 1
+        kind = benchmarks().get(case.benchmark)
+        num_worlds = case.num_nodes if kind is not None and kind.world_is_node else 1
         self.agents.order(replace(start, ranks_per_gpu=self.ranks_per_gpu, num_worlds=num_worlds))
 
     def _store(self, case: Case, deadline: Deadline) -> StorePlace:
