@@ -45,6 +45,11 @@ def test_cores_at_half_their_clock_are_found(judged, name):
     assert fault.evidence == (f"/sys/devices/system/cpu/cpufreq/policy*/{name}: 1900000; cpuinfo_max_freq: 3800000")
 
 
+def test_a_clock_that_is_rounded_down_is_none_that_is_held_back(judged):
+    """May rise to 3.80 GHz only, and could to 3.80 GHz: that was a warning."""
+    assert judged(**{f"{CPUFREQ}/policy{policy}/scaling_max_freq": "3799000" for policy in (0, 1)}).faults == ()
+
+
 @pytest.mark.parametrize(
     ("bound", "faults"),
     [("2450000", 0), ("2000000", 1)],  # the highest of the table is the way to ask for boost: an EPYC 7763 has these
