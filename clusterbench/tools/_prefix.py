@@ -7,10 +7,12 @@ of them a text that was copied may have the blanks of Markdown's code, or a mark
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -38,9 +40,17 @@ class _Form:
     pattern: str
     share: float
 
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        return re.compile(rf" *{self.pattern}")
+
     def match(self, line: str) -> re.Match[str] | None:
-        # A line that is empty behind its prefix often lost the blank at its end.
-        return re.match(rf" *{self.pattern}", line if line[-1:] == " " else f"{line} ")
+        return self.compiled.match(_ended(line))
+
+
+def _ended(line: str) -> str:
+    """A line that is empty behind its prefix often lost the blank at its end."""
+    return line if line[-1:] == " " else f"{line} "
 
 
 def _padded(width: int) -> str:
@@ -101,6 +111,11 @@ _NUMBER = re.compile(r" *(?P<host>[\w-]+(?:\.[\w-]+)*): (?P<rest> *\d+ *)")
 def _nameless(forms: Sequence[_Form]) -> list[str]:
     return [re.sub(r"\?P<\w+>", "?:", form.pattern) for form in forms]
 
+
+_ANY_SURE = re.compile(
+    rf" *(?:{'|'.join(_nameless([form for form in (*_LAUNCHERS, *_LOGGERS) if form.share == _SURE]))})"
+)
+"""Where fewer lines than they ask for begin with any of them, none of them is there."""
 
 _HOST_AHEAD = rf"{_NO_HOST}[\w-]+(?:\.[\w-]+)*: (?=\S)"
 LAUNCHER = rf"\s*(?:{'|'.join(_nameless(_LAUNCHERS))})+"
@@ -257,7 +272,10 @@ def _layers(sample: list[str], has_margin: bool) -> list[_Form]:
     while sample and len(layers) < _MOST_LAYERS:
         outside = not has_margin and all(layer in _LAUNCHERS for layer in layers)
         forms = (*_LAUNCHERS, *_LOGGERS, *((_HOST,) if outside else ()))
-        found = next((form for form in forms if _has(form, sample)), None)
+        ended = [*map(_ended, sample)]
+        is_any_sure = _begin_with(_ANY_SURE, ended, _SURE)
+        likely = (form for form in forms if is_any_sure or form.share != _SURE)
+        found = next((form for form in likely if _begin_with(form.compiled, ended, form.share)), None)
         if found is None and layers and layers[-1] in (_TIME_AND_LEVEL, _ANY_LEVEL):
             found = _logger(sample)
         if found is None:
@@ -267,15 +285,22 @@ def _layers(sample: list[str], has_margin: bool) -> list[_Form]:
     return layers
 
 
-def _has(form: _Form, sample: Sequence[str]) -> bool:
-    return sum(map(bool, map(form.match, sample))) >= form.share * len(sample)
+def _begin_with(pattern: re.Pattern[str], lines: Sequence[str], share: float) -> bool:
+    """Whether at least this share of lines do; most patterns are given up after few of them."""
+    left = len(lines) - math.ceil(share * len(lines))
+    for line in lines:
+        if not pattern.match(line):
+            left -= 1
+            if left < 0:
+                return False
+    return True
 
 
 def _logger(sample: Sequence[str]) -> _Form | None:
     """The name of a logger behind its level, ``train.loop: ``: one word for most lines, before all that is theirs."""
     names = Counter(match[0] for line in sample if (match := _WORD.match(line)))
     form = _Form(f"(?<! ){re.escape(max(names, key=names.__getitem__))}", _MOST) if names else None
-    return form if form and _has(form, sample) else None
+    return form if form and _begin_with(form.compiled, [*map(_ended, sample)], form.share) else None
 
 
 def _rest(form: _Form, line: str) -> str:

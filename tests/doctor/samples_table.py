@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from clusterbench.doctor import Examination
@@ -36,6 +37,7 @@ class Row:
         return self.name, self.kinds, self.verdict, self.why, "yes" if self.imported else ""
 
 
+@cache
 def rows() -> list[Row]:
     """Every sample in the order of their names."""
     files = (path for path in SAMPLES.iterdir() if path.suffix != ".source" and path.name != "README.md")
