@@ -333,7 +333,7 @@ def _floors(suite: Suite, item: Item, case: Case, place: Place) -> Iterator[Floo
 
 def _published_as(item: Item, case: Case, place: Place) -> tuple[str, Point, Place]:
     """What a published figure is of: one node, where every node does the same by itself."""
-    if benchmarks()[case.benchmark].world_is_node:
+    if case.benchmark != item.benchmark and benchmarks()[case.benchmark].world_is_node:
         return item.benchmark, case.point, replace(place, num_nodes=1)
     return case.benchmark, case.point, place
 
