@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +15,7 @@ from clusterbench.cases.same_work import Group, ranks_of_same_work
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.formulas.pairing import MAD
 from clusterbench.formulas.student_t import quantile
+from clusterbench.measured.nodes import NODE_STEP, seconds_by_node
 from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import Observation
@@ -48,7 +49,7 @@ _FOR_SURE = (
 )
 
 Work = tuple[str, int, tuple[str, ...]]
-"""Benchmark, number of ranks and hosts: cases of one work are judged together."""
+"""Benchmark, number of units (ranks, or nodes) and hosts: cases of one work are judged together."""
 
 
 class Straggler(Diagnosis):
@@ -62,8 +63,10 @@ class Straggler(Diagnosis):
     fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul, device_copy,
     kernel_launch), or their own work in a step, without waiting, where a benchmark tells it apart (fault_drill,
     train_step). Ranks of a training step are compared only with those that execute as many FLOPs by the same operators,
-    send as many bytes and hold states as large. All cases of one benchmark on the same ranks count together, each rank
-    against its peers in that case. Where a rank that is 25 % slower might not have shown, ranks are not judged.
+    send as many bytes and hold states as large. Where each node runs a step by itself, nodes are compared as well, by
+    the whole of their steps, in which links inside of them show. All cases of one benchmark on the same ranks count
+    together, each rank against its peers in that case. Where a rank that is 25 % slower might not have shown, ranks are
+    not judged.
 
     Two or three CPU ranks are apart by chance for seconds on end, most in a short stretch of iterations: they have to
     differ by more than that, which is 20 % in one stretch of half a second and 11 % in three.
@@ -90,29 +93,24 @@ class Straggler(Diagnosis):
     compares_hosts: ClassVar[bool] = True
 
     def answer(self, reading: Reading) -> Answer:
-        teams: dict[Work, list[_Evidence]] = defaultdict(list)
-        could = False
-        for history in reading.histories:
-            could |= history.case.world_size > 1 and history.ran_here
-            if history.pooled is not None and (seconds := _own_work(history)):
-                work = history.case.benchmark, len(seconds), history.pooled.hosts
-                groups = ranks_of_same_work(history.case, history.pooled)
-                iteration = "step" if history.case.layout else "iteration"
-                is_timed = reading.plan.cluster.device == "cpu" and not OWN_SECONDS.readable(history.pooled)
-                stretches = len(history.observations) if is_timed else 0
-                teams[work].append(_Evidence(history.case.id, history.pooled, seconds, groups, iteration, stretches))
-        judged = [_Team(work, tuple(cases)) for work, cases in teams.items()]
+        teams: dict[tuple[str, Work], list[_Evidence]] = defaultdict(list)
+        for unit, work, evidence in _gathered(reading):
+            teams[unit, work].append(evidence)
+        judged = [_Team(work, tuple(cases), unit) for (unit, work), cases in teams.items()]
+        could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
             return Answer(not_judged=(NotJudged("ranks", why, _takes(reading)),))
         findings = [finding for team in judged for finding in team.findings]
         findings.sort(key=lambda finding: -finding[0])
         named: dict[str, Finding] = {}
+        by_rank = {finding.host for team in judged for _, finding in team.findings if team.unit == "rank"}
         for _, finding in findings:
-            named.setdefault(finding.where, finding)
+            if finding.where != finding.host or finding.host not in by_rank:  # a rank says more than its node
+                named.setdefault(finding.where, finding)
         innocent = [team for team in judged if team.ranks and not team.findings]
         own_ranks = reading.plan.cluster.ranks_per_node
-        comparing = [team for team in judged if team.has_all_ranks_of_hosts(own_ranks)]
+        comparing = [team for team in judged if team.unit == "rank" and team.has_all_ranks_of_hosts(own_ranks)]
         comparing = [team for team in comparing if team.is_wide or not reading.has_several_hosts]
         good = {host: said for team in comparing for host, said in team.good_hosts.items()}
         return Answer(
@@ -124,6 +122,26 @@ class Straggler(Diagnosis):
             ),
             good,
         )
+
+
+def _gathered(reading: Reading) -> Iterator[tuple[str, Work, _Evidence]]:
+    """What is compared of each case: ``rank`` or ``node``, where they did what, and their seconds."""
+    for history in reading.histories:
+        seen, benchmark = history.pooled, history.case.benchmark
+        if seen is None:
+            continue
+        stretches = len(history.observations) if reading.plan.cluster.device == "cpu" else 0
+        if seconds := _own_work(history):
+            groups = ranks_of_same_work(history.case, seen)
+            iteration = "step" if history.case.layout else "iteration"
+            own = 0 if OWN_SECONDS.readable(seen) else stretches
+            evidence = _Evidence(history.case.id, seen, seconds, groups, iteration, own)
+            yield "rank", (benchmark, len(seconds), seen.hosts), evidence
+        if benchmark == NODE_STEP:
+            nodes = seconds_by_node(history.case, seen)
+            every = [tuple(range(len(nodes.seconds)))]
+            evidence = _Evidence(history.case.id, nodes, nodes.seconds, every, "step", stretches)
+            yield "node", (benchmark, len(nodes.seconds), nodes.hosts), evidence
 
 
 def _own_work(history: History) -> Sequence[Sequence[float]]:
@@ -207,10 +225,11 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Team:
-    """Ranks of one place that did the same work with some of the others, in one case or in several."""
+    """Ranks, or nodes, of one place that did the same work with some of the others, in one case or in several."""
 
     work: Work
     cases: tuple[_Evidence, ...]
+    unit: str
 
     @cached_property
     def peers(self) -> list[set[int]]:
@@ -284,7 +303,7 @@ class _Team:
         slower = f"{100 * (ratio - 1):.0f} % slower" if ratio < _MANY else f"{ratio:,.0f} times slower"
         compared_in = [case.case for case in self.cases if case.peers(rank.number)]
         return Finding(
-            f"rank {rank.number}" + (f" on {host}" if host else ""),
+            host if self.unit == "node" else f"rank {rank.number}" + (f" on {host}" if host else ""),
             f"{slower} than {self._peers_of(rank)} in {self.work[0]}",
             "warning",
             f"between {100 * (rank.longer.low - 1):.0f} and {100 * (rank.longer.high - 1):.0f} % longer over "
@@ -295,7 +314,7 @@ class _Team:
 
     def _peers_of(self, rank: _Rank) -> str:
         peers = self.peers[rank.number]
-        others = "the other rank" if len(peers) == 1 else "the other ranks"
+        others = f"the other {self.unit}" if len(peers) == 1 else f"the other {self.unit}s"
         return others if len(peers) == self.work[1] - 1 else f"{others} with the same work"
 
     @cached_property
@@ -337,7 +356,7 @@ class _Team:
     @property
     def _compared(self) -> str:
         of_all = f"{self.work[1] - len(self.alone):,} of " if self.alone else ""
-        return f"{of_all}{plural(self.work[1], 'rank')} in {self.work[0]}"
+        return f"{of_all}{plural(self.work[1], self.unit)} in {self.work[0]}"
 
     @property
     def without_peers(self) -> NotJudged:
@@ -356,12 +375,12 @@ class _Team:
             fewest = min(rank.longer.count_alone for rank in self.ranks)
             wanted = math.ceil(2 * _FEWEST * count / fewest)
             verb = "is" if count == 1 else "are"
-            why = f"{self._of_iterations(count)} {verb} too few to tell a slow rank from noise"
+            why = f"{self._of_iterations(count)} {verb} too few to tell a slow {self.unit} from noise"
             return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}", self.work[2])
         # The interval shrinks with the root of the number of iterations.
         usual = max(math.log(rank.usual) for rank in self.ranks)
         slower = f"{100 * self.would_show:.0f} % slower" if self.would_show < 9 else "more than ten times slower"
-        why = f"with this noise a rank would have to be {slower} to be named for sure"
+        why = f"with this noise a {self.unit} would have to be {slower} to be named for sure"
         by_chance = _BY_CHANCE * self._wanders(worst.number)
         if worst.usual == math.exp(by_chance):
             watched_s = sum(sum(case.seconds[0]) for case in self.cases)
@@ -372,7 +391,7 @@ class _Team:
                 self._compared, why, f"about {self._of_iterations(wanted)}, spread over repeats", self.work[2]
             )
         if usual >= math.log1p(WOULD_SHOW):
-            why = f"{why}, and ranks differ by more than a straggler would"
+            why = f"{why}, and {self.unit}s differ by more than a straggler would"
             return NotJudged(self._compared, why, "a quieter machine", self.work[2])
         excess = (math.log1p(self.would_show) - usual) / (math.log1p(WOULD_SHOW) - usual)
         wanted = math.ceil(max(1.1, excess) ** 2 * count)

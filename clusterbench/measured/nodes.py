@@ -41,6 +41,14 @@ def node_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
     yield from proof_metrics(observation)
 
 
+def seconds_by_node(case: Case, observation: Observation) -> Observation:
+    """The same with nodes in place of ranks: of each its host, and the seconds of its slowest rank in each step."""
+    size = ParallelLayout.parse(str(case.point["layout"])).world_size
+    firsts = range(0, len(observation.seconds), size)
+    slowest = [[max(of) for of in zip(*observation.seconds[at : at + size], strict=True)] for at in firsts]
+    return replace(observation, hosts=tuple(host_of(observation, at) for at in firsts), seconds=slowest)
+
+
 def _part(observation: Observation, first: int, size: int) -> Observation:
     """What the ranks of one node saw."""
 

@@ -349,3 +349,26 @@ def test_cases_of_one_benchmark_count_together() -> None:
 
 def test_times_that_no_clock_tells_end_no_report() -> None:
     assert answer([[1e-15] * 20, [1.1e-15] * 20]).findings == ()
+
+
+def of_nodes(slow: float, own: float = 1.0) -> Answer:
+    """Four nodes of two ranks, each with a step of its own, of which the last takes longer, or computes longer."""
+    hosts = ("n0", "n1", "n2", "n3")
+    one = case("a", 8, benchmark="node_step", layout="dp2", point={"layout": "dp2"})
+    steps = [of_rank for of_node in samples(4, slow=slow, noise=0.01) for of_rank in (of_node, of_node)]
+    work = [of_rank for of_node in samples(4, 1, slow=own, noise=0.01) for of_rank in (of_node, of_node)]
+    seen = observation(one, steps, hosts=hosts)
+    alike = {"executed": [[]] * 8, "traffic": [[]] * 8, "memory": [{"total": 1}] * 8}
+    seen.passes.update({"own_seconds": work, **alike})  # type: ignore[attr-defined]
+    return Straggler().answer(reading((outcome(one), seen), cases=[one]))
+
+
+def test_a_node_whose_steps_take_longer_is_named_though_its_ranks_compute_as_fast() -> None:
+    (finding,) = of_nodes(slow=1.3).findings
+    assert (finding.where, finding.host) == ("n3", "n3")
+    assert finding.what == "30 % slower than the other nodes in node_step"
+    assert of_nodes(slow=1.0).findings == ()
+
+
+def test_a_node_whose_ranks_compute_longer_is_named_by_them() -> None:
+    assert {finding.where for finding in of_nodes(1.3, own=1.6).findings} == {"rank 6 on n3", "rank 7 on n3"}
