@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -91,14 +91,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draws cells of tests marked as a matrix, and puts tests that run alone first.
-
-    So the last worker still has tests that start no processes while one runs alone.
-    """
+    """Draws cells of tests that are marked as a matrix, and puts tests that run alone first."""
     left_out = share.left_out(item.nodeid for item in items if item.get_closest_marker("matrix"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-    items[:] = [item for item in items if item.nodeid not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    items[:] = alone_first(item for item in items if item.nodeid not in left_out)
+
+
+def alone_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """So the last worker still has tests that start no processes while one runs alone."""
+    return sorted(items, key=lambda item: item.get_closest_marker("alone") is None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

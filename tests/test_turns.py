@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.conftest import ByWaits, pytest_collection_modifyitems, turn
+from tests.conftest import ByWaits, alone_first, turn
 
 
 def test_who_is_alone_waits_for_the_others_and_lets_no_new_one_pass(tmp_path: Path) -> None:
@@ -128,5 +128,5 @@ def test_who_is_alone_runs_first_and_the_others_keep_their_order() -> None:
     items: list[Any] = [
         SimpleNamespace(name=name, get_closest_marker={"alone": mark}.get) for name, mark in marks.items()
     ]
-    pytest_collection_modifyitems(items)
+    items = alone_first(items)
     assert [item.name for item in items] == ["second", "fourth", "first", "third"]
