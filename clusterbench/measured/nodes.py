@@ -73,11 +73,15 @@ def agreements_of_nodes(histories: Sequence[History]) -> Mapping[str, Agreement]
         wrong = next((why for _, why in compared if why), "")
         furthest: dict[str, Metric] = {}
         for metric, _ in compared:
-            known = furthest.get(metric.detail["source"])
-            if known is None or (metric.value or 0.0) > (known.value or 0.0):
-                furthest[metric.detail["source"]] = metric
+            source = metric.detail["source"]
+            furthest[source] = max(furthest.get(source, metric), metric, key=_off)
         found[history.case.hash] = Agreement(tuple(furthest.values()), wrong)
     return found
+
+
+def _off(metric: Metric) -> float:
+    """How far nodes are apart; where nobody says which is right farther than any."""
+    return math.inf if metric.value is None else metric.value
 
 
 def _apart(value: float, middle: float) -> float:

@@ -52,6 +52,14 @@ def test_of_two_nodes_neither_is_said_to_be_right() -> None:
     assert agreement(on_nodes(2)).metrics[0].value == 0.0
 
 
+def test_a_dispute_in_one_repeat_is_not_settled_by_the_next() -> None:
+    disputed, near = on_nodes(2, {"loss": 6.0}), on_nodes(2, {"loss": HONEST["loss"] * (1 + 1e-6)})
+    for histories in ((disputed, near), (near, disputed)):
+        both = replace(disputed, observations=tuple(history.observations[0] for history in histories))
+        (loss,) = (metric for metric in agreement(both).metrics if metric.detail["source"] == "loss")
+        assert loss.value is None
+
+
 def test_figures_are_told_of_each_node() -> None:
     place = Place(Cluster(3, 2, "cpu"), 3)
     (point,) = TrainStep(layouts=("dp*",), seq_len=64, each_node=True).points(place)
