@@ -473,7 +473,10 @@ def _objection_of_each_node(point: Point, job: TrainingJob, place: Place) -> str
         return f"each_node: true has every rank of a node take part, and communication: {FAKE} one alone"
     own, ranks = job.layout.world_size, place.cluster.ranks_per_node
     if own != ranks:
-        return f"each_node: true runs a layout inside each node: {job.layout} is of {own} ranks, and a node has {ranks}"
+        return (
+            f"each_node: true runs a layout inside each node: {job.layout} is of {own} ranks, and a node has {ranks}; "
+            "'dp*' takes those that are left"
+        )
     return None
 
 

@@ -91,7 +91,13 @@ def test_one_node_by_itself_is_a_training_step() -> None:
     ("num_nodes", "layout", "changes", "why"),
     [
         (2, "dp2", {}, None),
-        (2, "dp4", {}, "each_node: true runs a layout inside each node: dp4 is of 4 ranks, and a node has 2"),
+        (
+            2,
+            "dp4",
+            {},
+            "each_node: true runs a layout inside each node: dp4 is of 4 ranks, and a node has 2; 'dp*' takes those "
+            "that are left",
+        ),
         (
             2,
             "dp2",
