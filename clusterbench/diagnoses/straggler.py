@@ -53,7 +53,7 @@ Work = tuple[str, int, tuple[str, ...]]
 
 
 class Straggler(Diagnosis):
-    """A rank that is slower than its peers at the same work.
+    """A rank, or a node, that is slower than its peers at the same work.
 
     What it looks for
     -----------------

@@ -14,7 +14,7 @@ from clusterbench.job.passes import MOST_UPDATES
 from clusterbench.layout import ParallelLayout
 from clusterbench.measured.agreement import DISPUTED, STATISTICS, agreement_figure, limit_of
 from clusterbench.measured.step import evidence_metrics, proof_metrics, step_metrics
-from clusterbench.run_folder.attempts import History, host_of
+from clusterbench.run_folder.attempts import History, host_of, iteration_times
 from clusterbench.types import Agreement, Case, Metric, Observation
 from clusterbench.words import few
 
@@ -29,11 +29,14 @@ _FEWEST = 3
 
 
 def node_metrics(case: Case, formulas: StepFormulas, observation: Observation, cluster: Cluster) -> Iterator[Metric]:
-    """Of each node its speed, and the proof of all: ``formulas`` are those of the step inside one."""
+    """Of each node its speed, the slowest first, and the proof of all: ``formulas`` are of the step inside one.
+
+    Where one figure stands for a case, as in a table, it is the first.
+    """
     size = formulas.job.layout.world_size
     alone = replace(case, num_nodes=1, world_size=size, expected={})
-    for first in range(0, len(observation.seconds), size):
-        of_node = _part(observation, first, size)
+    nodes = [_part(observation, first, size) for first in range(0, len(observation.seconds), size)]
+    for of_node in sorted(nodes, key=lambda node: -median(iteration_times(node))):
         for metric in step_metrics(alone, formulas, of_node, cluster):
             if metric.name in BY_NODE:
                 yield metric._replace(detail={**metric.detail, "part": of_node.hosts[0]})
