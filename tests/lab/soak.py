@@ -1,7 +1,8 @@
 """Random faults at random moments: ``python -m tests.lab.soak [NUMBER [SEED [KIND]]]`` prints what came of each.
 
 KIND limits them to those whose name has it, such as ``agent``. SEED is by default one above all in the ledger, a file
-of JSON lines to which each soak adds itself, so that faults add up over many; without NUMBER it is summed up.
+of JSON lines to which each soak adds itself, so that faults add up over many; without NUMBER it is summed up. One that
+is interrupted (Ctrl-C, SIGTERM) adds what it has judged, and another goes on where it stopped.
 
 One suite of many short cases runs under ``--launch`` on four hosts; workers and what starts them, agents, hosts, links
 and the launcher are hit while it does. Some cases use one host, and their limit is shorter than the silence after which
@@ -61,6 +62,8 @@ WEIGHTS = {
     "kill launcher": 6,
     "terminate run": 6,
 }
+HAVE_NO_CULPRIT = {"blink link", "kill launcher", "terminate run"}
+"""A link that comes back is nobody's fault; the others are what a person does, who knows."""
 
 
 @dataclass
@@ -81,16 +84,23 @@ class Soak:
     is_ending: bool = False
 
     def run(self, number: int) -> None:
-        while sum(self.faults.values()) < number:
-            self.begin()
-            while self.is_running() and not self.is_ending and sum(self.faults.values()) < number:
-                if not self.wait_for_progress():
-                    break
-                time.sleep(self.chance.uniform(0.0, 2.0))
-                if self.is_running():
-                    self.strike()
+        try:
+            while self.faults.total() < number:
+                self.run_once(number)
+        except KeyboardInterrupt:
+            print(f"interrupted after {self.faults.total()} faults of {number}", flush=True)
             self.end()
         self.check_disk()
+
+    def run_once(self, number: int) -> None:
+        self.begin()
+        while self.is_running() and not self.is_ending and self.faults.total() < number:
+            if not self.wait_for_progress():
+                break
+            time.sleep(self.chance.uniform(0.0, 2.0))
+            if self.is_running():
+                self.strike()
+        self.end()
 
     def begin(self) -> None:
         for host in self.lab.hosts:
@@ -147,14 +157,11 @@ class Soak:
         target, rank = self.hit(kind)
         if not target:
             return
-        self.faults[kind] += 1
-        print(f"{sum(self.faults.values()):4} {kind} {target}", flush=True)
-        if kind in ("blink link", "kill launcher", "terminate run"):
-            return  # the first has no culprit; the others are what a person does, who knows
-        if (found := self.await_name(before, kind, target, rank)) == "named":
-            return
-        new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in self.outcomes()[before:]]
-        self.fail(found, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
+        print(f"{self.faults.total() + 1:4} {kind} {target}", flush=True)
+        if kind not in HAVE_NO_CULPRIT and (found := self.await_name(before, kind, target, rank)) != "named":
+            new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in self.outcomes()[before:]]
+            self.fail(found, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
+        self.faults[kind] += 1  # one that is interrupted before it was judged counts nowhere
 
     def hit(self, kind: str) -> tuple[str, int]:
         """What was hit, and its rank if it is a worker; an empty name if there was nothing to hit just then."""
@@ -350,6 +357,7 @@ def main() -> int:
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1 + max((soak["seed"] for soak in ledger()), default=0)
     kind = sys.argv[3] if len(sys.argv) > 3 else ""
     start_s = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="clusterbench-soak-") as name, Lab(NUM_HOSTS) as lab:
         folder = Path(name)
         (folder / "s.yaml").write_text(SUITE.format(limit=CASE_LIMIT_S))
@@ -357,7 +365,7 @@ def main() -> int:
         soak = Soak(lab, folder, launchers.mpich(lab, list(lab.hosts), 1), random.Random(seed), weights)
         soak.run(number)
         outcomes = Counter(outcome.status for outcome in soak.outcomes())
-    print(f"{sum(soak.faults.values())} faults (seed {seed}) in {(time.monotonic() - start_s) / 60:.0f} min:", end=" ")
+    print(f"{soak.faults.total()} faults (seed {seed}) in {(time.monotonic() - start_s) / 60:.0f} min:", end=" ")
     print(", ".join(f"{count} {kind}" for kind, count in soak.faults.most_common()))
     print(f"outcomes: {dict(outcomes)}; {len(soak.finished)} cases were said to be finished")
     for failure, words in KINDS_OF_FAILURE.items():
