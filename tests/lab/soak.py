@@ -128,13 +128,10 @@ class Soak:
         threading.Thread(target=self.listen, args=(self.process,), daemon=True).start()
 
     def listen(self, process: "subprocess.Popen[str]") -> None:
-        begun: str = ""
         for line in process.stderr or ():
             self.said.append(line)
-            if match := re.match(r"\[\d+/\d+\] (\S+/\S+)", line):
-                begun = match[1]
-            elif re.match(r"\[\d+/\d+\] ok", line):
-                self.finished.add((begun, len(self.finished)))
+            if case := said_to_be_finished(line):
+                self.finished.add((case, len(self.finished)))
                 self.last_progress = time.monotonic()
 
     def is_running(self) -> bool:
@@ -309,6 +306,12 @@ class Soak:
     def fail(self, kind: str, what: str) -> None:
         self.failures[kind] += 1
         print(f"     {kind.upper()}: {what}\n{''.join(self.said[-12:])}", flush=True)
+
+
+def said_to_be_finished(line: str) -> str:
+    """The case that a line of the run's progress calls finished; empty if it says anything else."""
+    match = re.match(r"\[\d+/\d+\] (\S+/\S+)(?: repeat \d+(?: of \d+)?)?(?: attempt \d+)? ok\b", line)
+    return match[1] if match else ""
 
 
 def _verdict(outcome: Outcome, target: str, rank: int) -> str:

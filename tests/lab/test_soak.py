@@ -1,11 +1,16 @@
-"""What an interrupted soak adds to the ledger."""
+"""What a soak reads of a run, and what an interrupted one adds to the ledger."""
 
+import io
 import random
 from collections import Counter
 
 import pytest
 
-from tests.lab.soak import Soak
+from clusterbench.launch.executions import Execution
+from clusterbench.launch.progress import Lines, progress_on
+from clusterbench.types import Outcome
+from tests.lab.soak import Soak, said_to_be_finished
+from tests.report.synthetic import case
 
 
 class Interrupted(Soak):
@@ -51,3 +56,17 @@ def test_an_interrupted_soak_counts_what_it_judged(monkeypatch: pytest.MonkeyPat
     assert soak.faults == Counter({"cut link": 2})
     assert soak.failures == Counter({"unnamed": 1})
     assert soak.steps == ["begin", "end", "check"]
+
+
+def test_a_soak_reads_the_lines_that_a_run_prints() -> None:
+    stream = io.StringIO()
+    progress = progress_on(stream, shows=lambda *_: "2 ms")
+    assert isinstance(progress, Lines)
+    for attempt, status, reason in ((1, "ok", ""), (2, "ok", ""), (1, "failed", "rank 1: is ok")):
+        execution = Execution(case("x", repeats=3), 0, attempt)
+        progress.begin(1, 3, execution)
+        progress.end(Outcome("planted/1n4/x", "", 0, attempt, status, reason, elapsed_s=1.0), None)
+
+    lines = stream.getvalue().splitlines()
+
+    assert [said_to_be_finished(line) for line in lines] == ["", "planted/1n4/x"] * 2 + ["", ""]
