@@ -1,7 +1,7 @@
 """How the numbers of ``tests/bench`` are judged; that they are reached is measured by ``tox -e bench``, never here."""
 
 from clusterbench.derive import read
-from tests.bench import alternate, at_most, ratio, report_size
+from tests.bench import alternate, at_most, control_plane, ratio, report_size
 
 STEADY = [1.0, 1.001, 0.999] * 20
 NOISY = [0.7 + 0.01 * number for number in range(60)]
@@ -56,3 +56,7 @@ def test_of_the_training_steps_whose_page_is_timed_every_record_is_read(tmp_path
     reading = read(report_size.write(tmp_path / "run", cases, report_size.training_records(cases)))
     assert reading.problems == ()
     assert all(history.pooled for history in reading.histories)
+
+
+def test_agents_of_the_control_plane_say_what_a_host_says():
+    assert {"hostname", "num_cores", "facts"} <= set(control_plane._environment())

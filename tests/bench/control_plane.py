@@ -125,7 +125,7 @@ def _cpu_seconds_of_a_second_of_idling(agents: Agents) -> float:
 
 def _environment() -> dict:
     """What a host says of itself."""
-    command = [sys.executable, "-P", "-m", "clusterbench.engine.environment"]
+    command = [sys.executable, "-P", "-m", "clusterbench.facts"]
     return json.loads(subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout)
 
 
