@@ -94,7 +94,7 @@ class Lab:
 
     A lab dies with the thread that built it, even by ``kill -9``; one that is ``lasting`` stays until ``close``.
     ``Lab.reopen(folder)`` gives the lab of a folder to another process. ``environment`` has variables that all of its
-    processes see.
+    processes see, ``names`` the hosts' own names.
     """
 
     def __init__(
@@ -103,13 +103,14 @@ class Lab:
         folder: Path | None = None,
         lasting: bool = False,
         environment: Mapping[str, str] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         if not 1 <= num_hosts <= MOST_HOSTS:
             raise LabError(f"a lab has 1 to {MOST_HOSTS} hosts, not {num_hosts}")
         sweep()
         LABS.mkdir(exist_ok=True)
         self.folder = folder or Path(tempfile.mkdtemp(dir=LABS))
-        self.hosts = [f"cb{index}" for index in range(1, num_hosts + 1)]
+        self.hosts = [*names] or [f"cb{index}" for index in range(1, num_hosts + 1)]
         self._lasting = lasting
         self._inits: dict[str, int] = {}  # name -> pid, as seen from outside
         self._links: dict[str, dict[str, float]] = {}  # host -> pid, delay_ms, loss
@@ -494,7 +495,7 @@ class Lab:
     def _index(self, host: str) -> int:
         if host not in self.hosts:
             raise LabError(f"no host {host!r}; there are {', '.join(self.hosts)}")
-        return int(host.removeprefix("cb"))
+        return 1 + self.hosts.index(host)
 
     def _port(self, host: str) -> str:
         return f"p{0 if host == LOGIN else self._index(host)}"
