@@ -409,8 +409,9 @@ class _Wire:
 
     def _compare(self, arrived: torch.Tensor, sender: int, receiver: int) -> None:
         """Each of the messages that ``sender`` sent here, word by word."""
+        expected = self._message(sender, receiver)
         for message in arrived:
-            self._note("the message from", sender, message, self._message(sender, receiver))
+            self._note("the message from", sender, message, expected)
 
     def _note(self, what: str, sender: int, got: torch.Tensor, expected: torch.Tensor) -> None:
         """An error raised at once would leave the partners of later rounds waiting for this rank."""
