@@ -18,9 +18,9 @@ _OPTION = re.compile(r"(?P<name>[a-zA-Z][\w ]*?) *[:=] *(?P<value>.*)")
 _CLIENTS = re.compile(r"(?P<tasks>\d+) \((?P<per_node>\d+) per node\)")
 _BEGINS = re.compile(r"Options:|Summary:")
 _TABLE_ENDS = re.compile(r"Max (?:Write|Read):|Summary of all tests:|Operation +Max")
-_WRONG = re.compile(r"(?:ior )?WARNING: Incorrect data on (?P<phase>write|read)\b.*")
-_ERROR = re.compile(r"(?:ior )?ERROR: .*")
-_LESS = ("stonewallingTime", "Using stonewalling", "WARNING: Using actual aggregate bytes moved")
+WRONG = re.compile(r"(?:ior )?WARNING: Incorrect data on (?P<phase>write|read)\b.*")
+ERROR = re.compile(r"(?:ior )?ERROR: .*")
+LESS = ("stonewallingTime", "Using stonewalling", "WARNING: Using actual aggregate bytes moved")
 """By these a phase may have moved other bytes than it was asked for."""
 _SIZE = re.compile(r"(?P<count>[\d.]+) (?P<unit>bytes|MiB|GiB|TiB)")
 _UNITS = {"bytes": 1.0, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
@@ -91,17 +91,18 @@ def _test(begin: int, lines: Sequence[str]) -> Test:
             break
         if option := _OPTION.fullmatch(line):
             options.setdefault(option["name"], option["value"])
-    ranks, num_nodes = _ranks(options, begin + 1)
-    expected = None if any(word in line for word in _LESS for line in lines) else _size(options)
+    ranks, num_nodes = ranks_of(options, begin + 1)
+    expected = None if any(word in line for word in LESS for line in lines) else size_of(options)
     phases = tuple(_phases(begin + 1, lines, expected))
-    errors = [(index, line) for index, line in enumerate(lines, begin + 1) if _ERROR.fullmatch(line)]
+    errors = [(index, line) for index, line in enumerate(lines, begin + 1) if ERROR.fullmatch(line)]
     if not phases and not errors:
         raise ToolError(f"IOR's test of line {begin + 1} has no result: it did not end, or it is cut")
-    wrong = frozenset(found["phase"] for line in lines if (found := _WRONG.fullmatch(line)))
+    wrong = frozenset(found["phase"] for line in lines if (found := WRONG.fullmatch(line)))
     return Test(begin + 1, options, ranks, num_nodes, phases, wrong, errors[0] if errors else None)
 
 
-def _ranks(options: Mapping[str, str], line: int) -> tuple[int, int]:
+def ranks_of(options: Mapping[str, str], line: int) -> tuple[int, int]:
+    """Ranks and nodes of the test that begins on a line."""
     if clients := _CLIENTS.fullmatch(options.get("clients", "")):
         tasks, per_node, nodes = clients["tasks"], clients["per_node"], ""
     elif options.get("tasks", "").isdecimal():
@@ -116,7 +117,8 @@ def _ranks(options: Mapping[str, str], line: int) -> tuple[int, int]:
     return num_ranks, -(-num_ranks // count("IOR", per_node, f"clients per node: {per_node}"))
 
 
-def _size(options: Mapping[str, str]) -> float | None:
+def size_of(options: Mapping[str, str]) -> float | None:
+    """Bytes of all ranks together, where a test says them."""
     size = _SIZE.fullmatch(options.get("aggregate filesize", ""))
     return float(size["count"]) * _UNITS[size["unit"]] if size else None
 
@@ -138,9 +140,15 @@ def _phase(index: int, columns: Sequence[str], line: str, expected: float | None
         raise ToolError(f"IOR printed a row that does not fit its header: {line!r}")
     row = dict(zip(columns, cells, strict=True))
     rate, seconds = (positive("IOR", row[name], line) for name in ("bw(MiB/s)", "total(s)"))
-    bytes_per_s = rate * 2.0**20
-    if expected and abs(bytes_per_s * seconds - expected) > _LIKENESS * expected + _ROUNDED_S * bytes_per_s:
-        raise ToolError(f"IOR printed a rate that is not the bytes of its file over its time: {line!r}")
     operations = row.get("IOPS", "-")
     per_s = None if operations == "-" else number("IOR", operations, line)
-    return Phase(index, row["access"], bytes_per_s, per_s, seconds)
+    phase = Phase(index, row["access"], rate * 2.0**20, per_s, seconds)
+    expect_its_bytes(phase, expected, _ROUNDED_S, repr(line))
+    return phase
+
+
+def expect_its_bytes(phase: Phase, expected: float | None, rounded_s: float, place: str) -> None:
+    """Refuses a rate that is not the bytes of the file over the time, which is rounded to ``rounded_s``."""
+    far = abs(phase.bytes_per_s * phase.seconds - expected) if expected else 0.0
+    if expected and far > _LIKENESS * expected + rounded_s * phase.bytes_per_s:
+        raise ToolError(f"IOR printed a rate that is not the bytes of its file over its time: {place}")

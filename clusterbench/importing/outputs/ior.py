@@ -8,7 +8,7 @@ from typing import Any
 from clusterbench.importing.nccl import Facts
 from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import TEST, ImportedCase
-from clusterbench.tools import ior
+from clusterbench.tools import ior, ior_json
 
 _OPTIONS = {
     "api": "api",
@@ -36,10 +36,10 @@ class IorPhases(Output):
     question = "How fast does this file system take and give data, by IOR?"
 
     def holds(self, text: str) -> bool:
-        return ior.is_ior(text)
+        return ior_json.is_ior_json(text) or ior.is_ior(text)
 
     def read(self, name: str, text: str, facts: Facts) -> Read:
-        tests = ior.parse(text)
+        tests = ior_json.parse(text) if ior_json.is_ior_json(text) else ior.parse(text)
         return Read([case for test in tests for case in _cases(name, test)], tuple(_notes(name, tests)))
 
 
