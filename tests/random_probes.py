@@ -29,14 +29,16 @@ ON_GPUS = (
 )
 """Skipped on a CPU, whatever their options."""
 
-LEFT_ALONE = ("path", "expect", "time_limit_s", "matrix", "blocking", "graph", "settle", "memory", "to", "search")
-"""Places, what changes how a case is judged, what has no effect on a CPU, and large matrices."""
+LEFT_ALONE = ("path", "expect", "time_limit_s", "blocking", "graph", "settle", "memory", "to", "search")
+"""Places, what changes how a case is judged, and what has no effect on a CPU."""
 
 MOST_BYTES, MOST = 2**20, 8
 """Of sizes, and of other numbers."""
 
 MOST_OF = {"iterations": 5, "warmup": 2, "sizes": 300, "stride": 4, "root": 4}
-SHAPES = ("llama-tiny", "llama-flat-tiny", "moe-tiny")
+WORDS = {"shape": ("llama-tiny", "llama-flat-tiny", "moe-tiny", "moe-shared-tiny"), "matrix": ("uniform", "skewed")}
+"""What is drawn of options that take any text, or the names of models too large for a test."""
+
 DRAWN = 0.4
 """How often an option is written that has a cheap default."""
 
@@ -65,8 +67,8 @@ def _is_costly(option: Option) -> bool:
 def _drawn(rng: random.Random, option: Option, num_ranks: int) -> object:
     if option.name == "layouts":
         return [str(rng.choice(sorted(layouts_on(num_ranks), key=str)))]
-    if option.name == "shape":
-        return rng.choice(SHAPES)
+    if option.name in WORDS:
+        return rng.choice(WORDS[option.name])
     if option.is_list:
         drawn = [_element(rng, option) for _ in range(rng.choice([1, 1, 2]))]
         return None if None in drawn else list(dict.fromkeys(drawn))
@@ -80,7 +82,7 @@ def _element(rng: random.Random, option: Option) -> object:
         return rng.random() < 0.5
     if option.kind not in (int, float):
         return None
-    least = max(1.0, option.minimum or 0)
+    least = 1.0 if option.minimum is None else option.minimum
     most = MOST_BYTES if option.unit == "B" else MOST_OF.get(option.name, MOST)
     most = max(least, min(most, option.maximum or math.inf))
     if option.unit == "B":

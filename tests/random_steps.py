@@ -1,5 +1,7 @@
 """Suites of training steps drawn by a seed: odd models, every layout, options in any combination that nobody refuses.
 
+Most are our step on all ranks; some are plain_ddp's, of one rank without the others, of each node, or without proof.
+
 ``python -m tests.random_steps 4 60 --seed 11 > steps.yaml`` draws 60 steps of 4 ranks, and ``clusterbench run
 steps.yaml --num-ranks 4 --device cpu`` runs them; drawn with ``--device cuda`` they are for ``--ranks-per-gpu 4``.
 Every one of them is right, so each ``wrong`` is a defect of the step or of its proof.
@@ -31,6 +33,24 @@ SECONDS = 600
 """After which a step counts as hanging: compilers take long where cores are few."""
 
 
+PLAIN: Setting = {"trainer": "plain_ddp"}
+ALONE: Setting = {"communication": "fake"}
+KINDS_OF_STEPS: list[Setting] = [{}] * 19 + [PLAIN] * 2 + [ALONE] * 2 + [{"each_node": True}, {"parity": False}]
+"""Whose step is run, on which ranks, and whether it is proven."""
+
+TRIES = 50
+"""Of one kind, of which a layout may have none that is taken."""
+
+NAMED = 0.15
+"""How often a model is one that has a name."""
+
+NAMED_SHAPES = {
+    False: ("llama-tiny", "llama-flat-tiny", "llama-deep-tiny"),
+    True: ("moe-tiny", "moe-flat-tiny", "moe-shared-tiny"),
+}
+"""By whether they have experts."""
+
+
 def _place(layout: ParallelLayout) -> tuple[int, ...]:
     return layout.pp, layout.cp, layout.tp, layout.ep, layout.sp, layout.zero
 
@@ -58,33 +78,51 @@ def drawn_shape(rng: random.Random, layout: ParallelLayout, has_experts: bool) -
     return shape
 
 
-def drawn_step(rng: random.Random, layout: ParallelLayout, compiled: float) -> Setting:
+def drawn_step(rng: random.Random, layout: ParallelLayout, compiled: float, kind: Setting) -> Setting:
     """One step, which may be one that is refused."""
+    if kind is PLAIN:
+        return _plain_step(rng, layout.world_size) | kind
     has_experts = layout.ep > 1 or rng.random() < 0.2
-    micro_batch = rng.choice([1, 1, 2, 3, 5])
+    step = _common(rng, layout, has_experts) | {
+        "rank_order": rng.choice(list(RANK_ORDERS)),
+        "recompute": rng.choice(["none", "none", "selective", "full"]),
+        "compile": rng.random() < compiled,
+    }
+    for name, values, chance in (
+        ("loss_chunks", [2, 3, 4, 8], 0.3),
+        ("attention_backend", ["math", "flash"], 0.15),
+    ):
+        if rng.random() < chance:
+            step[name] = rng.choice(values)
+    if kind is ALONE and rng.random() < 0.7:
+        step["fake_rank"] = rng.randrange(layout.world_size)
+    return step | _precision(rng) | _of_axes(rng, layout, has_experts) | kind
+
+
+def _plain_step(rng: random.Random, num_ranks: int) -> Setting:
+    layout = ParallelLayout(dp=num_ranks)
+    dtype = rng.choice(["float32", "bfloat16", "float64"])
+    return _common(rng, layout, has_experts=False) | {"dtype": dtype}
+
+
+def _common(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> Setting:
+    """What every trainer knows of a step."""
+    is_named, micro_batch = rng.random() < NAMED, rng.choice([1, 1, 2, 3, 5])
     step: Setting = {
         "benchmark": "train_step",
         "layouts": [str(layout)],
-        "shape": drawn_shape(rng, layout, has_experts),
+        "shape": rng.choice(NAMED_SHAPES[has_experts]) if is_named else drawn_shape(rng, layout, has_experts),
         "seq_len": rng.choice([2, 7, 32, 40, 48, 64, 96, 99, 128]),
         "micro_batch_size": micro_batch,
         "global_batch_size": micro_batch * layout.dp * rng.choice([1, 2, 3, 4, 8]),
         "iterations": 2,
         "warmup": rng.choice([0, 1, 3]),
         "seed": rng.randrange(1000),
-        "rank_order": rng.choice(list(RANK_ORDERS)),
-        "recompute": rng.choice(["none", "none", "selective", "full"]),
-        "compile": rng.random() < compiled,
         "time_limit_s": SECONDS,
     }
-    for name, values, chance in (
-        ("loss_chunks", [2, 3, 4, 8], 0.3),
-        ("attention_backend", ["math", "flash"], 0.15),
-        ("max_grad_norm", [None, 0.1, 100.0], 0.2),
-    ):
-        if rng.random() < chance:
-            step[name] = rng.choice(values)
-    return step | _precision(rng) | _of_axes(rng, layout, has_experts)
+    if rng.random() < 0.2:
+        step["max_grad_norm"] = rng.choice([None, 0.1, 100.0])
+    return step
 
 
 def _precision(rng: random.Random) -> Setting:
@@ -108,8 +146,8 @@ def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> S
     if layout.pp > 1:
         of |= {"schedule": rng.choice(list(SCHEDULES)), "chunks_per_rank": rng.choice([0, 0, 0, 1, 2, 3])}
     if layout.zero >= 2:
-        of |= {"offload": rng.choice([True, False, False]), "shard_group_size": rng.choice([0, 0, 2])}
-    if layout.dp > 1 and not layout.zero:
+        of |= {"offload": rng.choice([True, False, False]), "shard_group_size": rng.choice([0, 0, 2, 3, 4, 6])}
+    if layout.dp * layout.cp > 1 and not layout.zero:
         of["compress"] = rng.choice(["none", "none", "bf16", "powersgd"])
         if of["compress"] == "powersgd":
             of["powersgd_rank"] = rng.choice([1, 2, 4])
@@ -128,9 +166,12 @@ def drawn_suite(
     steps = list[Setting]()
     with TemporaryDirectory() as folder:
         while len(steps) < count:
-            step = drawn_step(rng, rng.choice(layouts), compiled)
-            if planned(step, num_ranks, Path(folder) / "suite.yaml", device):
-                steps.append(step | ({"settle": False} if device == "cuda" else {}))
+            kind = rng.choice(KINDS_OF_STEPS)
+            for _ in range(TRIES):
+                step = drawn_step(rng, rng.choice(layouts), compiled, kind)
+                if planned(step, num_ranks, Path(folder) / "suite.yaml", device):
+                    steps.append(step | ({"settle": False} if device == "cuda" else {}))
+                    break
     return {"suite": f"random_steps_{num_ranks}_{seed}", "benchmarks": steps}
 
 

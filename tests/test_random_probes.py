@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import yaml
@@ -7,7 +8,7 @@ from click.testing import CliRunner
 
 import clusterbench
 from clusterbench.benchmarks import benchmarks
-from tests.random_probes import NO_PROBES, ON_GPUS, drawn_suite, main
+from tests.random_probes import NO_PROBES, ON_GPUS, drawn_probe, drawn_suite, main
 
 
 def test_every_probe_that_is_drawn_is_planned_and_a_seed_draws_the_same(tmp_path: Path) -> None:
@@ -24,3 +25,10 @@ def test_every_probe_that_is_drawn_is_planned_and_a_seed_draws_the_same(tmp_path
 
 def test_what_is_left_out_exists() -> None:
     assert set(NO_PROBES) | set(ON_GPUS) < set(benchmarks())
+
+
+def test_every_number_may_be_its_least_and_a_matrix_any_that_is_made() -> None:
+    rng = random.Random(7)
+    probes = [drawn_probe(rng, "all_to_all_v", 4) for _ in range(60)]
+    assert {probe["matrix"] for probe in probes if "matrix" in probe} == {"uniform", "skewed"}
+    assert 0 in {probe.get("warmup") for probe in probes}

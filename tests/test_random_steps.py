@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from click.testing import CliRunner
 
 import clusterbench
 from clusterbench.layout import ParallelLayout
-from tests.random_steps import drawn_suite, main
+from clusterbench.shape import SHAPES
+from tests.random_steps import KINDS_OF_STEPS, NAMED_SHAPES, drawn_step, drawn_suite, main, planned
 from tests.training.layouts import layouts_on
 
 
@@ -34,3 +36,16 @@ def test_steps_for_a_gpu_are_planned_for_ranks_that_share_it(tmp_path: Path) -> 
     (tmp_path / "steps.yaml").write_text(yaml.safe_dump(drawn_suite(4, 6, 7, device="cuda"), sort_keys=False))
     plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, 4, "cuda", ranks_per_gpu=4))
     assert (len(plan.cases), plan.refusals) == (6, ())
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STEPS[-4:], ids=str)
+def test_of_every_kind_there_are_steps_that_are_taken(kind: dict[str, object], tmp_path: Path) -> None:
+    rng = random.Random(7)
+    drawn = [drawn_step(rng, ParallelLayout(dp=2), 0.0, kind) for _ in range(12)]
+    assert all(kind.items() <= step.items() for step in drawn)
+    assert any(planned(step, 2, tmp_path / "suite.yaml") for step in drawn)
+
+
+def test_named_shapes_are_there_with_and_without_experts() -> None:
+    for has_experts, names in NAMED_SHAPES.items():
+        assert {SHAPES[name].has_experts for name in names} == {has_experts}
