@@ -17,6 +17,7 @@ from clusterbench.baseline.file import baseline_text, read_baseline
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
+from clusterbench.compare.against_baseline import compare_with_baseline
 from clusterbench.derive.baseline import baseline_of, left_out
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint
@@ -30,6 +31,7 @@ from tests.report.synthetic import observation, outcome
 
 H100 = {"name": "NVIDIA H100 80GB HBM3", "driver_version": "570.86"}
 SUITE = "suite: s\nrepeats: {}\nbenchmarks:\n  - benchmark: matmul\n    sizes: [64, 128]\n"
+ALONE = "  - benchmark: train_step\n    layouts: [dp2]\n    communication: fake\n"
 STEADY = (0.010, 0.0101, 0.0099)
 
 
@@ -44,13 +46,14 @@ def run_of(
     driver: str = "570.86",
     noise: float = 0.001,
     ends: Callable[[int, int], str] = lambda case, repeat: "ok",
+    suite: str = SUITE,
 ) -> RunFolder:
     """A repeat of two products for each time; of the second they take twice as long."""
     folder.mkdir()
-    suite = folder / "s.yaml"
-    suite.write_text(SUITE.format(len(times_s)))
-    plan = make_plan(load_suite(suite), Cluster(1, 1, "cuda", H100["name"], hosts=("n1",)))
-    run = RunFolder.create(folder / folder.name, suite.read_bytes(), plan, environment(driver))
+    file = folder / "s.yaml"
+    file.write_text(suite.format(len(times_s)))
+    plan = make_plan(load_suite(file), Cluster(1, 1, "cuda", H100["name"], hosts=("n1",)))
+    run = RunFolder.create(folder / folder.name, file.read_bytes(), plan, environment(driver))
     for number, case in enumerate(plan.cases):
         for repeat, time_s in enumerate(times_s, 1):
             seconds = [[(number + 1) * time_s * (1 + noise * (each % 3)) for each in range(20)]]
@@ -318,6 +321,14 @@ def test_a_run_without_any_case_of_it_is_said(base: Path, tmp_path: Path) -> Non
     base.write_text(lines)
     done = verb("compare", base, run_of(tmp_path / "new").path)
     assert (done.exit_code, "has no case of" in done.output) == (2, True)
+
+
+def test_a_rank_that_computed_alone_is_not_compared_and_not_missing(tmp_path: Path) -> None:
+    run, again = (run_of(tmp_path / name, suite=SUITE + ALONE) for name in ("run", "again"))
+    assert verb("baseline", run.path, "--out", tmp_path / "b").exit_code == 0
+    compared = compare_with_baseline(tmp_path / "b", again.path)
+    assert (compared.only_base, compared.gone) == ((), ())
+    assert "a case of one rank that computed alone, with nothing sent, cannot be compared" in compared.cautions
 
 
 def test_a_case_of_the_baseline_that_the_run_lacks_leaves_undecided(base: Path, tmp_path: Path) -> None:

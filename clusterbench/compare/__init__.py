@@ -240,9 +240,10 @@ def compare_readings(
 ) -> Comparing:
     """The same of runs that were read already; ``base`` and ``new`` are what they are called."""
     firsts, seconds = comparable(before), comparable(after)
+    num_alone = max(len(before.lone_ranks), len(after.lone_ranks))
     common = [key for key in firsts if key in seconds]
     if not common:
-        alone = next((f" {words[0].upper()}{words[1:]}." for words in _left_out(before, after)), "")
+        alone = next((f" {words[0].upper()}{words[1:]}." for words in left_out_alone(num_alone)), "")
         raise SuiteError(
             f"{base} and {new} have no case in common, so there is nothing to compare.{alone or _why(before, after)}"
         )
@@ -299,7 +300,7 @@ def compare_readings(
                 for name, histories in zip(("base", "new"), zip(*pairs, strict=True), strict=True)
                 for words in left_out_repeats(name, histories)
             ),
-            *_left_out(before, after),
+            *left_out_alone(num_alone),
         ),
     )
 
@@ -324,8 +325,9 @@ def comparable(reading: Reading) -> dict[str, History]:
     }
 
 
-def _left_out(before: Reading, after: Reading) -> Iterator[str]:
-    if most := max(len(before.lone_ranks), len(after.lone_ranks)):
+def left_out_alone(most: int) -> Iterator[str]:
+    """That so many cases of one rank alone are not compared, if there are any."""
+    if most:
         cases = "a case" if most == 1 else f"{most:,} cases"
         yield f"{cases} of one rank that computed alone, with nothing sent, cannot be compared"
 

@@ -9,12 +9,20 @@ from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import read_baseline
 from clusterbench.cases import Reading
 from clusterbench.cluster import have_other_peaks
-from clusterbench.compare import Comparing, comparable, differences_of, left_out_repeats, left_out_shares
+from clusterbench.compare import (
+    Comparing,
+    comparable,
+    differences_of,
+    left_out_alone,
+    left_out_repeats,
+    left_out_shares,
+)
 from clusterbench.compare.figures import figures_against
 from clusterbench.derive import read
 from clusterbench.derive.baseline import left_out
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import Fingerprint, fingerprint_of
+from clusterbench.measured.speed import LONE_RANK
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import metric_key
@@ -66,7 +74,8 @@ def hold_against(
         for key in found.lacking
         if (cases[hash].case.id, key) not in in_rows
     ]
-    only_base = tuple(id for hash, id in of.cases.items() if hash not in cases)
+    alone = {hash for hash, id in of.cases.items() if id.startswith(f"{LONE_RANK}/")}
+    only_base = tuple(id for hash, id in of.cases.items() if hash not in cases and hash not in alone)
     unwell = [cases[hash] for hash in common if cases[hash].status != "ok"]
     return Comparing(
         base=baseline.name,
@@ -87,6 +96,7 @@ def hold_against(
             *_cautions(of, after, here, lacking),
             *left_out_shares(compared.values()),
             *left_out_repeats("new", [cases[hash] for hash in common]),
+            *left_out_alone(max(len(alone), len(after.lone_ranks))),
         ),
     )
 
