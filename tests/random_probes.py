@@ -29,7 +29,10 @@ ON_GPUS = (
 )
 """Skipped on a CPU, whatever their options."""
 
-LEFT_ALONE = ("path", "expect", "time_limit_s", "blocking", "graph", "settle", "memory", "to", "search")
+LEFT_ALONE = (
+    *("path", "expect", "time_limit_s", "tool_time_limit_s"),
+    *("blocking", "graph", "settle", "memory", "to", "search"),
+)
 """Places, what changes how a case is judged, and what has no effect on a CPU."""
 
 MOST_BYTES, MOST = 2**20, 8
