@@ -189,7 +189,8 @@ def _fastest(heatmap: Heatmap, row: str) -> str:
 
 def _without_a_figure(heatmap: Heatmap) -> str:
     ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
-    return f"Without a figure: {', '.join(f'{number:,} {status}' for status, number in ends.items())}." if ends else ""
+    said = ", ".join(f"{number:,} {status}" for status, number in ends.items())
+    return f"Of the {len(heatmap.trained):,} cases in these cells without a figure: {said}." if ends else ""
 
 
 def moved_by_mfu(heatmap: Heatmap) -> tuple[list[Cell], int]:
