@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,6 +47,11 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except ClusterbenchError as error:
             _say(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except click.UsageError as error:
+            said = StringIO()
+            error.show(said)
+            _say(said.getvalue().rstrip(), err=True)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             _give_up_output()

@@ -103,3 +103,19 @@ def test_every_verb_keeps_within_a_terminal_of_80_columns(
     assert said
     for line in said.splitlines():
         assert len(line) <= 80 or len(line.split()) == 1, line
+
+
+def test_a_mistaken_command_line_is_told_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["report", EXAMPLE, "--fail-on", "incomplete,suspct"]
+    whole = CliRunner().invoke(main, words)
+    monkeypatch.setattr(terminal, "of_terminal", lambda _: 60)
+    folded = CliRunner().invoke(main, words)
+    assert folded.exit_code == whole.exit_code == 2
+    assert max(map(len, folded.output.splitlines())) <= 60 < max(map(len, whole.output.splitlines()))
+    assert folded.output.split() == whole.output.split()
+
+
+def test_no_message_goes_to_stderr_around_its_width() -> None:
+    package = Path(terminal.__file__).parent
+    around = [path.name for path in package.rglob("*.py") if "file=sys.stderr" in path.read_text()]
+    assert around == ["terminal.py"]

@@ -29,7 +29,7 @@ from clusterbench.cases.trained import Trained, unlike
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._stories import mfu_story, speed_story
 from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
-from clusterbench.drawing.style import GRID, INK, MUTED, PALETTE, PAPER, canvas
+from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, PAPER, canvas
 from clusterbench.layout import FOLLOWS_LAYOUT
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE
@@ -56,10 +56,11 @@ Cell = tuple[str, int]
 
 Options = frozenset[tuple[str, object]]
 
-# In inches. Seven columns and their figures can be read on a telephone held upright.
-_NARROWEST, _WIDEST, _ALL_COLUMNS = 0.7, 1.35, 4.9
-_LETTER, _SMALL_LETTER, _LINE, _NOTE, _GAP = 0.07, 0.053, 0.128, 0.106, 0.02
+# In inches, of letters of LETTERS points. Six columns and their figures stand on a telephone held upright.
+_NARROWEST, _WIDEST, _ALL_COLUMNS = 0.82, 1.5, 4.9
+_BOLD_LETTER, _LETTER, _LINE, _GAP = 0.079, 0.066, 0.145, 0.02
 _HEADING, _PADDING = 0.25, 0.16
+_OF_KEY, _MOST_COLOURS = 0.8, 6
 
 _PALEST, _DEEPEST = 0.06, 0.65
 
@@ -188,7 +189,8 @@ def _fastest(heatmap: Heatmap, row: str) -> str:
 
 def _without_a_figure(heatmap: Heatmap) -> str:
     ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
-    return f"Without a figure: {', '.join(f'{number:,} {status}' for status, number in ends.items())}." if ends else ""
+    said = ", ".join(f"{number:,} {status}" for status, number in ends.items())
+    return f"Of the {len(heatmap.trained):,} cases in these cells without a figure: {said}." if ends else ""
 
 
 def moved_by_mfu(heatmap: Heatmap) -> tuple[list[Cell], int]:
@@ -348,7 +350,7 @@ def _axes(case: Trained) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Words:
-    """The text of one cell: its configuration in bold, its figures, and in small letters how the others ended."""
+    """The text of one cell: its configuration in bold, its figures, and how the others ended."""
 
     upper: tuple[str, ...]
     figures: tuple[str, ...]
@@ -357,7 +359,7 @@ class Words:
     @property
     def height(self) -> float:
         """In inches."""
-        return _LINE * (len(self.upper) + len(self.figures)) + _NOTE * len(self.notes) + 2 * _GAP + _PADDING
+        return _LINE * len((*self.upper, *self.figures, *self.notes)) + 2 * _GAP + _PADDING
 
 
 @dataclass(frozen=True)
@@ -391,16 +393,16 @@ def _shade(heatmap: Heatmap, tops: Mapping[Cell, Sequence[Trained]], figure: Ran
 
 
 def _words(cases: Sequence[Trained], tops: Sequence[Trained], shade: str, figure: Ranking, wide: float) -> Words:
-    letters, small = (int((wide - 0.06) / letter) for letter in (_LETTER, _SMALL_LETTER))
+    bold, plain = (int((wide - 0.06) / letter) for letter in (_BOLD_LETTER, _LETTER))
     lost = Counter(outcome(case) for case in cases if not case.is_measured).most_common(2)
-    ends = [line for status, number in lost for line in _wrapped(f"× {number} {status}", small)]
+    ends = [line for status, number in lost for line in _wrapped(f"× {number} {status}", plain)]
     if not tops:
         return Words((), (), tuple(ends))
     upper: list[str] = []
     for number, case in enumerate(tops[:MOST_TIED]):
-        upper += [*(["or"] if number else []), *_short(case, letters)]
+        upper += [*(["or"] if number else []), *_short(case, bold)]
     if len(tops) > MOST_TIED:
-        upper += _wrapped(f"or {len(tops) - MOST_TIED} more", letters)
+        upper += _wrapped(f"or {len(tops) - MOST_TIED} more", bold)
     figures = [digits(throughput(tops[0])), shade] if figure is throughput else [shade]
     return Words(tuple(upper), tuple(figures), (f"best of {sum(case.is_measured for case in cases)}", *ends))
 
@@ -460,13 +462,14 @@ def heatmap_panel(
     tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in heatmap.rows}
     width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
     title = "\n".join(wrap(heading, int(width / 0.092))[:3])
-    key = wrap(f"Colour: {shade.key}", min(LEGIBLE, int(width / 0.057))) if shade.of_cells else []
-    more_lines = title.count("\n") + max(0, len(key) - 1)
+    key = wrap(f"Colour: {shade.key}", min(LEGIBLE, int(width / _LETTER))) if shade.of_cells else []
+    in_line = int(width / _OF_KEY)  # colours of the key
+    more_lines = title.count("\n") + max(0, len(key) - 1) + (in_line < _MOST_COLOURS)
     drawn, axes = canvas(title, width=width + 0.15, height=height + 1.35 + 0.16 * more_lines)
     entries: list[Entry] = []
     y = 0.0
     for row in heatmap.rows:
-        axes.text(-0.47, y + 0.17, row, ha="left", va="center", fontsize=8, color=INK, fontweight="bold")
+        axes.text(-0.47, y + 0.17, row, ha="left", va="center", fontsize=LETTERS, color=INK, fontweight="bold")
         y += _HEADING
         for column, size in enumerate(sizes):
             cell, area = (row, size), (column - 0.5, y + tall[row], column + 0.5, y)
@@ -487,7 +490,14 @@ def heatmap_panel(
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.grid(False)
-    _key(drawn, shade, key, has_empty=len(tops) < len(heatmap.cells), has_untried=len(heatmap.cells) < len(entries))
+    _key(
+        drawn,
+        shade,
+        key,
+        in_line,
+        has_empty=len(tops) < len(heatmap.cells),
+        has_untried=len(heatmap.cells) < len(entries),
+    )
     return Panel(drawn, columns(shade), tuple(entries))
 
 
@@ -506,23 +516,25 @@ def _cell(axes: Axes, area: Area, words: Words | None, depth: float | None) -> N
     )
     middle = (left + right) / 2
     if words is None:
-        axes.text(middle, (top + bottom) / 2, "not tried", ha="center", va="center", fontsize=6.5, color=MUTED)
+        axes.text(middle, (top + bottom) / 2, "not tried", ha="center", va="center", fontsize=LETTERS, color=MUTED)
         return
     y = top + _PADDING / 2
-    for lines, step, size, weight, ink in (
-        (words.upper, _LINE, 7.5, "bold", INK),
-        (words.figures, _LINE, 7.5, "normal", INK),
-        (words.notes, _NOTE, 6.5, "normal", MUTED if depth is None else INK),
+    for lines, weight, ink in (
+        (words.upper, "bold", INK),
+        (words.figures, "normal", INK),
+        (words.notes, "normal", MUTED if depth is None else INK),
     ):
         if lines:
             axes.text(
-                middle, y, "\n".join(lines), ha="center", va="top", fontsize=size, color=ink, fontweight=weight,
-                linespacing=1.15 if size < 7 else 1.2,
+                middle, y, "\n".join(lines), ha="center", va="top", fontsize=LETTERS, color=ink, fontweight=weight,
+                linespacing=1.2,
             )  # fmt: skip
-        y += step * len(lines) + (_GAP if lines else 0.0)
+        y += _LINE * len(lines) + (_GAP if lines else 0.0)
 
 
-def _key(drawn: Figure, shade: Shade, words: Sequence[str], *, has_empty: bool, has_untried: bool) -> None:
+def _key(
+    drawn: Figure, shade: Shade, words: Sequence[str], in_line: int, *, has_empty: bool, has_untried: bool
+) -> None:
     """What the colours say, with a few of them."""
     from matplotlib.patches import Patch
 
@@ -539,10 +551,10 @@ def _key(drawn: Figure, shade: Shade, words: Sequence[str], *, has_empty: bool, 
         patches.append(Patch(facecolor=GRID, alpha=0.6, edgecolor=GRID))
         names.append("not tried")
     legend = drawn.legend(
-        patches, names, loc="outside lower left", ncols=len(patches), frameon=False, fontsize=7.5, handlelength=1.1,
-        handleheight=0.9, columnspacing=0.9, handletextpad=0.4, labelcolor=INK, alignment="left",
+        patches, names, loc="outside lower left", ncols=min(in_line, len(patches)), frameon=False, fontsize=LETTERS,
+        handlelength=1.1, handleheight=0.9, columnspacing=0.9, handletextpad=0.4, labelcolor=INK, alignment="left",
         title="\n".join(words) or None,
-        title_fontsize=7.5,
+        title_fontsize=LETTERS,
     )  # fmt: skip
     legend.get_title().set_color(MUTED)
 

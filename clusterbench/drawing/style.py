@@ -20,8 +20,7 @@ WORDS = ("#0072b2", "#be5400", "#00835f", "#aa4499", "#936d00", "#2d79a4", "#6d7
 """The same for words in these colours, which stand out of the paper 4.5 to 1 (WCAG 2.2, 1.4.3)."""
 
 LETTERS = 8.5
-"""Points of letters, but for titles and the cells of best layouts: page.css gives figures so much room that they are
-never below 8 pixels."""
+"""Points of letters, but for titles: page.css gives figures so much room that they are never below 8 pixels."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))

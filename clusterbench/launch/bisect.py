@@ -37,6 +37,7 @@ from clusterbench.planning.same_case import on_cluster
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.suite import Suite, load_suite
+from clusterbench.terminal import fitted, tell
 from clusterbench.types import Case, Plan
 from clusterbench.words import few, plural, short
 
@@ -335,7 +336,7 @@ class Bisection:
         exit_code = NAMED if named else NOT_NAMED
         kind = end.kind if isinstance(end, Found) else end.ended
         self._note(ended=kind, hosts=named, sentence=sentence, hint=hint, exit_code=exit_code)
-        print(f"{sentence}\nhint: {hint}")
+        print(fitted(f"{sentence}\nhint: {hint}", sys.stdout))
         _say(f"{plural(len(self.searched.runs), 'run')}: {self.folder.path / NAME}")
         return exit_code
 
@@ -359,4 +360,4 @@ def _last_words(said: str) -> str:
 
 
 def _say(words: str) -> None:
-    print(f"bisect: {words}", file=sys.stderr, flush=True)
+    tell(f"bisect: {words}")

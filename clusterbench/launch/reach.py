@@ -6,7 +6,6 @@ An interface may be up and lead nowhere. Ranks would then wait for each other in
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +14,7 @@ from clusterbench.launch.allocation import Allocation, messages_of
 from clusterbench.launch.control import HEAD, HeadPlane
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.messages import AddressTried, TryAddress
+from clusterbench.terminal import tell
 from clusterbench.words import few
 
 SECONDS_TO_REACH = 20.0
@@ -72,7 +72,7 @@ def reached_interfaces(
 
 
 def _warn(words: str) -> None:
-    print(f"warning: {words}", file=sys.stderr, flush=True)
+    tell(f"warning: {words}")
 
 
 def _unreached(plane: HeadPlane, others: Mapping[int, str], address: str) -> dict[str, str]:

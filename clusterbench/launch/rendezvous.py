@@ -18,7 +18,6 @@ import re
 import secrets
 import socket
 import stat
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from clusterbench.launch.control import EVERY_ADDRESS, HEAD, Alone, TcpHead, Tcp
 from clusterbench.launch.handshake import SECONDS_TO_AUTHENTICATE
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.launchers import SECRET_VARIABLE, Started
+from clusterbench.terminal import tell
 
 FIRST_PORT, NUM_PORTS, TRIES = 20_000, 10_000, 16
 FOUND_NO_HEAD = "did not find the head"
@@ -73,11 +73,9 @@ def _say_late(started: Started, timeout_s: float, missing: Sequence[int]) -> Non
     """Tells a person who started one process in a shell of a launcher's that it waits, and for what."""
     launcher = started.launcher
     hint = f"\nhint: {launcher.in_its_shell}" if launcher.in_its_shell else ""
-    print(
+    tell(
         f"waiting up to {timeout_s:g} s for {name_ranks(missing)} of the {started.size} processes that "
-        f"{launcher.program} started{hint}",
-        file=sys.stderr,
-        flush=True,
+        f"{launcher.program} started{hint}"
     )
 
 

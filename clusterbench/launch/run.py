@@ -504,7 +504,7 @@ def _rates(path: Path, plan: Plan, allocation: Allocation) -> bytes:
 def lock_of(folder: Path, options: RunOptions) -> Lock:
     """The right to write into ``folder``, which is said to wait for."""
     run = options.fingerprint or secrets.token_hex(8)
-    return Lock.take(folder, run, options.take_over, lambda words: print(words, file=sys.stderr, flush=True))
+    return Lock.take(folder, run, options.take_over, tell)
 
 
 def _say_why() -> None:

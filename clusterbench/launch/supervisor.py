@@ -41,6 +41,7 @@ from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder,
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import sign_of_life
 from clusterbench.suite import load_suite
+from clusterbench.terminal import fitted, tell
 from clusterbench.types import Blame, Outcome
 from clusterbench.words import listed
 
@@ -143,7 +144,7 @@ def _supervise(
         loss = places.after(hosts_that_answer(launch, [*hosts, *places.spares], scratch))
         named = supervised.named(hosts)
         words = f"; it said: {named[1]}" if named else ""
-        print(f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {loss.sentence}", file=sys.stderr)
+        tell(f"clusterbench: the launcher ended with {supervised.exit_code}{words}; {loss.sentence}")
         notes.add(loss, has_begun)
         if not has_begun:
             if not loss.replaced or interruption.asked:
@@ -323,7 +324,7 @@ def _settle(directory: RunFolder, said: int, fail_on: tuple[str, ...] | None) ->
 
     report = render_report(directory, fail_on)
     if said != report.verdict.exit_code:
-        print(f"{report.text}\nreport: {report.path}", file=sys.stderr)
+        tell(f"{report.text}\nreport: {report.path}")
     return report.verdict.exit_code
 
 
@@ -383,7 +384,7 @@ class _Supervised:
                 line = data.decode(errors="replace").rstrip("\n")
                 self._said.append(line)
                 self._heard_at = time.monotonic()
-                print(line, file=own, flush=True)
+                print(fitted(line, own), file=own, flush=True)
 
     def run(self, words: Sequence[str], hosts: Sequence[str], folder: Path) -> None:
         """Returns once the launcher is gone, of its own accord or because nothing came from it any more."""
@@ -406,7 +407,7 @@ class _Supervised:
                 if not is_unheard and last_sign > self._heard_at + SECONDS_UNHEARD:
                     is_unheard = True
                     unheard = f"the launcher passes on no word of the run on {listed('host', hosts)}"
-                    print(f"clusterbench: {unheard}, {_further(folder)}", file=sys.stderr)
+                    tell(f"clusterbench: {unheard}, {_further(folder)}")
             is_alive = (folder / LOCK).exists()
             if was_alive and not is_alive and end_by is None:
                 end_by = time.monotonic() + SECONDS_TO_LEAVE  # the run has ended in order; only the launcher has not
@@ -416,7 +417,7 @@ class _Supervised:
                 process.send_signal(signal.SIGTERM)
             if time.monotonic() > (end_by or last_sign + SECONDS_WITHOUT_A_SIGN):
                 silent = f"does not end, or shows no sign of life on {listed('host', hosts)}"
-                print(f"clusterbench: the launcher {silent}; it is ended", file=sys.stderr)
+                tell(f"clusterbench: the launcher {silent}; it is ended")
                 break
         _kill(process)
         for listener in listeners:

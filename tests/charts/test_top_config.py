@@ -1,7 +1,9 @@
 import pytest
+from matplotlib.text import Text
 
 from clusterbench.charts.top_config import TopConfig
 from clusterbench.drawing.panel import Entry, Panel
+from clusterbench.drawing.style import LETTERS
 from clusterbench.rows import Row
 from tests.charts.steps import trained
 from tests.report.synthetic import case, observation, of_rows, outcome, reading
@@ -44,7 +46,7 @@ def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
     data = chart.select(of_rows([*step("tp1", 300), *FOUR]))
     assert data is not None
     assert chart.answer(data) == "Fastest: small on 4 ranks with dp4 (900 tokens/s, best of 3)."
-    assert chart.left_out(data) == "Without a figure: 1 failed."
+    assert chart.left_out(data) == "Of the 5 cases in these cells without a figure: 1 failed."
 
 
 def test_where_more_ranks_are_slower_the_answer_names_the_number_that_is_fastest() -> None:
@@ -151,7 +153,8 @@ def test_a_refusal_counts_once_and_not_where_the_same_ran_with_other_nodes() -> 
     assert "best of 3\n× 1 failed\n× 1 refused" in texts(rows)
     assert [label.get_text() for label in panel(rows).figure.axes[0].get_xticklabels()] == ["1", "4"]
     assert TopConfig().left_out(TopConfig().select(of_rows(rows)) or []) == (
-        "Not drawn: 1 refused for numbers of ranks on which nothing was to run. Without a figure: 1 failed, 1 refused."
+        "Not drawn: 1 refused for numbers of ranks on which nothing was to run. "
+        "Of the 6 cases in these cells without a figure: 1 failed, 1 refused."
     )
 
 
@@ -321,3 +324,17 @@ def test_a_hostile_point_is_cut_and_never_raises() -> None:
     assert story is not None
     assert len(story.title) < 100
     assert max(len(cell) for mark in drawn.entries for cell in mark.cells if isinstance(cell, str)) < 100
+
+
+def test_the_words_of_a_cell_are_as_large_as_others_and_stay_inside() -> None:
+    batch = {"gradient_accumulation_steps": 256, "micro_batch_size": 1}
+    rows = [row for power in range(1, 9) for row in step(f"dp{2**power}", 6_086_400, **batch)]
+    rows += [*step("pp4-dp32-tp2+sp+zero1", 6_086_401, **batch), *step("tp4", None, status="out_of_memory", **batch)]
+    figure = panel([*rows, *step("pp4", 9, **batch), *step("dp2-tp2", 8, **batch)]).figure
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    wide = axes.get_window_extent().width / 8
+    words = [text for text in axes.texts if text.get_text()]
+    assert all(text.get_fontsize() >= LETTERS for text in figure.findobj(Text) if text.get_text())
+    assert all(text.get_window_extent().width <= wide for text in words[1:])
+    assert min(text.get_window_extent().y0 for text in words[1:]) >= axes.get_window_extent().y0
