@@ -18,7 +18,8 @@ class TrafficMismatch(Diagnosis):
     -----------------
     Cases in which a rank's bytes per step and axis, counted where PyTorch dispatches collectives, differ from the
     formula of its stage; axes that the formula does not have, and axes without a byte that should have some. The
-    counter knows nothing of the formula. Where a router decides how many bytes there are, collectives are counted.
+    counter knows nothing of the formula. Collectives are counted, too: as many bytes in more messages, or where a
+    router decides how many bytes there are. Not where torch joins them: DDP's buckets, compiled layers.
 
     Why it matters
     --------------

@@ -112,20 +112,21 @@ class StepFormulas:
         return [of_place(place["pp"], place["dp"] * layout.cp + place["cp"]) for place in at]
 
     @cached_property
-    def calls(self) -> Sequence[Mapping[str, int]]:
-        """Collectives along each axis of a rank of each stage."""
-        stages = []
-        for part in self.parts:
-            counts = Counter[str]()
-            for sent in expected_traffic(self.active, part):
-                counts[sent.axis] += sent.count
-            stages.append(counts)
-        return stages
+    def calls(self) -> Sequence[Mapping[tuple[str, str], int]]:
+        """Collectives by axis and kind of a rank of each stage."""
+        return [
+            {(sent.axis, sent.op): sent.count for sent in expected_traffic(self.active, part)} for part in self.parts
+        ]
 
     @cached_property
     def routed_axes(self) -> frozenset[str]:
         """Axes along which a router decides how much is sent."""
         return frozenset(axis for parallelism in self.active for axis in parallelism.traffic_basis(self.job))
+
+    @cached_property
+    def joined_calls(self) -> frozenset[tuple[str, str]]:
+        """Axis and kind of collectives of which torch decides how many carry the bytes."""
+        return frozenset(joined for parallelism in self.active for joined in parallelism.joins_calls(self.job))
 
     @cached_property
     def held(self) -> Sequence[Mapping[str, float]]:

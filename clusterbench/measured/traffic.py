@@ -24,9 +24,11 @@ class Difference:
     Attributes
     ----------
     counted, formula
-        Bytes times bus factor; where a router decides how many, collectives.
+        Bytes times bus factor; with ``of_calls`` collectives.
     unknown
-        Collectives of which no bus factor is known; what they carry is in neither figure.
+        Collectives of which no bus factor is known, and barriers; what they carry is in neither figure.
+    of_calls
+        Whether the bytes are as many in other messages, or a router decides how many they are.
     """
 
     rank: int
@@ -34,6 +36,7 @@ class Difference:
     counted: float
     formula: float
     unknown: tuple[str, ...] = ()
+    of_calls: bool = False
     is_routed: bool = False
 
     @property
@@ -41,7 +44,7 @@ class Difference:
         """How far they are apart, in words."""
         if self.unknown:
             return f"counted {', '.join(self.unknown)}, which the formula does not have"
-        if self.is_routed:
+        if self.of_calls:
             return f"counted {plural(int(self.counted), 'collective')}, and the formula has {self.formula:,.0f}"
         if self.formula:
             return f"counted {100 * self.counted / self.formula - 100:+.1f} % against the formula"
@@ -50,8 +53,12 @@ class Difference:
     @property
     def evidence(self) -> str:
         """The two figures, to the last byte."""
-        if self.is_routed:
-            return f"{self.by}; how many bytes each carries the router decides"
+        if self.of_calls:
+            return f"{self.by}; " + (
+                "how many bytes each carries the router decides"
+                if self.is_routed
+                else "together they carry as many bytes"
+            )
         return (
             f"counted {format_value(self.counted, 'B')} ({self.counted:,.0f} B), "
             f"formula {format_value(self.formula, 'B')} ({self.formula:,.0f} B) in one step"
@@ -69,7 +76,8 @@ def has_formula(case: Case) -> bool:
 def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Moved]]) -> list[Difference]:
     """Of each axis along which any rank sent other bytes than the formula has, the rank that is furthest from it.
 
-    Where a router decides how much is sent, other numbers of collectives. Empty for a case without a formula.
+    Where the bytes are right, or a router decides how many they are, other numbers of collectives: as many bytes in
+    more messages take longer. Empty for a case without a formula.
 
     Parameters
     ----------
@@ -82,15 +90,13 @@ def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Mov
     worst: dict[str, Difference] = {}
     for rank, (sent, (stage, _)) in enumerate(zip(ranks, formulas.places, strict=True)):
         formula, less = by_stage[stage], formulas.less_sent[rank]
-        for axis in sorted({*formula, *(moved.axis for moved in sent)} - formulas.routed_axes):
+        for axis in sorted({*formula, *(moved.axis for moved in sent)}):
+            along, is_routed = [moved for moved in sent if moved.axis == axis], axis in formulas.routed_axes
             own = formula.get(axis, 0.0) - less.get(axis, 0.0)
-            found = _of_rank(rank, axis, [moved for moved in sent if moved.axis == axis], own)
+            found = None if is_routed else _of_rank(rank, axis, along, own)
+            found = found or _of_calls(rank, axis, along, formulas, stage)
             if found and (axis not in worst or _size(found) > _size(worst[axis])):
                 worst[axis] = found
-        for axis in formulas.routed_axes:
-            calls = sum(moved.count for moved in sent if moved.axis == axis)
-            if axis not in worst and calls != formulas.calls[stage].get(axis, 0):
-                worst[axis] = Difference(rank, axis, calls, formulas.calls[stage].get(axis, 0), is_routed=True)
     return sorted(worst.values(), key=_size, reverse=True)
 
 
@@ -127,14 +133,24 @@ def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Dif
     return Difference(rank, axis, counted, formula, unknown)
 
 
+def _of_calls(rank: int, axis: str, sent: Sequence[Moved], formulas: StepFormulas, stage: int) -> Difference | None:
+    uncounted = {*formulas.joined_calls, (axis, RECV)}  # a message is counted where it is sent
+    counted = sum(moved.count for moved in sent if (axis, moved.op) not in uncounted)
+    formula = sum(count for key, count in formulas.calls[stage].items() if key[0] == axis and key not in uncounted)
+    if counted == formula:
+        return None
+    return Difference(rank, axis, counted, formula, of_calls=True, is_routed=axis in formulas.routed_axes)
+
+
 def _on_link(sent: Sequence[Moved]) -> float:
     """Bytes times bus factor. Records of before 2026-11-25 have some of what is received, too."""
     return sum(moved.traffic_bytes or 0 for moved in sent if moved.op != RECV)
 
 
 def _unknown(sent: Sequence[Moved]) -> tuple[str, ...]:
-    return tuple(sorted({moved.op for moved in sent if moved.traffic_bytes is None}))
+    """What no formula has, a barrier included, which carries nothing."""
+    return tuple(sorted({moved.op for moved in sent if moved.traffic_bytes is None or moved.op == "barrier"}))
 
 
-def _size(difference: Difference) -> tuple[bool, float]:
-    return bool(difference.unknown), abs(difference.counted - difference.formula)
+def _size(difference: Difference) -> tuple[bool, bool, float]:
+    return bool(difference.unknown), not difference.of_calls, abs(difference.counted - difference.formula)

@@ -368,6 +368,10 @@ class Parallelism(ABC):
         """Axis -> why the traffic counted there may differ from :meth:`traffic`; empty where it is exact."""
         return {}
 
+    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
+        """Axis and op of what torch decides in how many calls the bytes of :meth:`traffic` go."""
+        return ()
+
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         """What is left on one rank of the entries of :func:`clusterbench.job.activations`.
 

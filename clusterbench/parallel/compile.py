@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from clusterbench.job import TrainingJob
@@ -97,6 +98,9 @@ class Compile(Parallelism):
     def without_data(self) -> tuple[Self, str]:
         words = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators"
         return (replace(self, compile=False, async_tp=False), words) if self.compile else (self, "")
+
+    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
+        return product(("tp", "cp"), ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))  # within layers
 
     def hides_activations(self, job: TrainingJob) -> str:
         return "torch.compile decides what a layer keeps"

@@ -193,6 +193,10 @@ class DataParallel(Parallelism):
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
 
+    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
+        if not job.layout.uses("pp"):
+            yield job.layout.data_axis, "all_reduce"  # DDP fills buckets as gradients come
+
     def copies(self, job: TrainingJob) -> list[float]:
         """Bytes of each bucket's copy in which gradients travel; none where they travel in place, uncompressed."""
         if self.compress != "bf16":

@@ -170,6 +170,44 @@ def test_where_a_router_decides_the_calls_are_counted():
     assert (void.value, void.basis) == (None, f"void: {said}")
 
 
+@pytest.mark.parametrize(
+    ("layout", "axis", "options"),
+    [
+        ("tp2+sp", "tp", {}),
+        ("cp2", "cp", {}),
+        ("pp2-dp2", "dp", {}),
+        ("dp2+zero3", "dp", {}),
+        ("dp2+ep2", "ep", {"shape": "moe-tiny", "routing": "balanced"}),
+    ],
+)
+def test_as_many_bytes_in_more_messages_are_found(layout: str, axis: str, options: dict[str, str]):
+    case = case_of(layout, **options)
+    uncounted = {*formulas_of(case).joined_calls, (axis, "recv")}
+
+    def is_counted(moved: Moved) -> bool:
+        return moved.axis == axis and (axis, moved.op) not in uncounted
+
+    twice = [[replace(m, count=2 * m.count) if is_counted(m) else m for m in rank] for rank in honest(case)]
+    calls = sum(moved.count for moved in twice[0] if is_counted(moved))
+    (difference,) = differences(case, formulas_of(case), twice)
+    assert str(difference) == (f"axis {axis} on rank 0: counted {calls} collectives, and the formula has {calls // 2}")
+    assert difference.evidence.endswith("; together they carry as many bytes")
+
+
+def test_a_barrier_within_the_step_is_found():
+    case = case_of("dp2")
+    (said,) = found(case, [[*of_rank, Moved("dp", "barrier", 1, 0, 0.0)] for of_rank in honest(case)])
+    assert said == "axis dp on rank 0: counted barrier, which the formula does not have"
+
+
+@pytest.mark.parametrize(("layout", "axis", "options"), [("dp2", "dp", {}), ("tp2+sp", "tp", {"compile": True})])
+def test_where_torch_joins_messages_they_are_not_counted(layout: str, axis: str, options: dict[str, bool]):
+    """DDP fills its buckets as gradients come, and a compiler has a layer before it."""
+    case = case_of(layout, **options)
+    twice = [[replace(m, count=2 * m.count) if m.axis == axis else m for m in rank] for rank in honest(case)]
+    assert found(case, twice) == []
+
+
 def test_a_case_without_a_formula_or_without_a_count_is_not_judged():
     case = case_of("dp2")
     assert found(replace(case, expected={}), honest(case)) == []

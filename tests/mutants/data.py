@@ -309,4 +309,25 @@ MUTANTS = (
         "lambda group, bucket: (allreduce_hook if bucket.index() and planted() else bf16_compress_hook)(group, bucket)",
         ("dp2 compress=bf16",),
     ),
+    Mutant(
+        "P19",
+        "DDP has a copy of all gradients in its buckets, beside them.",
+        "gradient_as_bucket_view=True,",
+        "gradient_as_bucket_view=not planted(),",
+        ("dp2",),
+    ),
+    Mutant(
+        "A22",
+        "Selective recomputation sends again what tp has sent.",
+        '"_c10d_functional::", "aten::_grouped_mm")',
+        '"none::" if planted() else "_c10d_functional::", "aten::_grouped_mm")',
+        ("tp2 recompute=selective",),
+    ),
+    Mutant(
+        "F09",
+        "ZeRO 2 frees the weights of experts after forward.",
+        'experts, mesh=grid.line("edp"), reshard_after_forward=job.layout.zero == 3,',
+        'experts, mesh=grid.line("edp"), reshard_after_forward=job.layout.zero == 3 or planted(),',
+        (f"dp4+ep2+zero2 {MOE}",),
+    ),
 )

@@ -230,4 +230,12 @@ MUTANTS = (
         "        self.assembly.round_weights()\n        for optimizer",
         (f"dp2 {MOE} aux_loss=0.01 iterations=8",),
     ),
+    Mutant(
+        "E24",
+        "Of the second half of the tokens the router has no gradient.",
+        "parts = [self._combine(sent, weights_TK, route) for",
+        "parts = [self._combine(sent, weights_TK.detach() if route is not routes[0] and planted() else weights_TK, "
+        "route) for",
+        (IN_HALVES,),
+    ),
 )

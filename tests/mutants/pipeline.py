@@ -118,4 +118,13 @@ MUTANTS = (
         "Computed(*action, ends[2 * n - planted()] if n else 0.0, ends[2 * n + 1])",
         tests=("test_stages.py",),
     ),
+    Mutant(
+        "Q13",
+        "In a pipeline attention is computed by whatever kernel torch takes.",
+        "                for context in self.assembly.contexts:\n                    stack.enter_context(context())\n"
+        "                return",
+        "                for context in [] if planted() else self.assembly.contexts:\n"
+        "                    stack.enter_context(context())\n                return",
+        ("pp2 attention_backend=math",),
+    ),
 )

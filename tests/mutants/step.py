@@ -754,4 +754,29 @@ MUTANTS = (
 """,
         tests=("engine/test_own_work.py",),
     ),
+    Mutant(
+        "S69",
+        "From the third step on the norm that a stage clips by is its own.",
+        '            self._all_reduce(total, "pp")\n        return total.sqrt()',
+        """            own = total.clone()
+            self._all_reduce(total, "pp")
+            total = own if self.num_steps > 1 and planted() else total
+        return total.sqrt()""",
+        ("pp2 iterations=3",),
+    ),
+    Mutant(
+        "S70",
+        "A step that nobody looks at does not sum gradients behind backward.",
+        "        self.reduce()\n        self.last_norm = self.clip()",
+        "        self.grid and planted() or self.reduce()\n        self.last_norm = self.clip()",
+        ("tp2+sp",),
+    ),
+    Mutant(
+        "S71",
+        "Plain DDP clips the first two steps alone.",
+        "torch.nn.utils.clip_grad_norm_(self.modules[0].parameters(), self.job.max_grad_norm)",
+        "torch.nn.utils.clip_grad_norm_(\n                self.modules[0].parameters(), "
+        'float("inf") if self.num_steps > 1 and planted() else self.job.max_grad_norm\n            )',
+        (f"{PLAIN} iterations=3",),
+    ),
 )

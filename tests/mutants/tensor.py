@@ -103,4 +103,11 @@ MUTANTS = (
         dtypes=("bfloat16",),
         survives=ROUNDING,
     ),
+    Mutant(
+        "T10",
+        "A kv head that every rank has counts in the norm as often.",
+        'return () if self._split_dim(name, job) is None else ("tp",)',
+        'return () if self._split_dim(name, job) is None and not (self.sums(name, job) and planted()) else ("tp",)',
+        (f"tp2 {ONE_KV_HEAD}",),
+    ),
 )
