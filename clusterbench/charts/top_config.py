@@ -190,7 +190,7 @@ def _fastest(heatmap: Heatmap, row: str) -> str:
 def _without_a_figure(heatmap: Heatmap) -> str:
     ends = Counter(outcome(case) for case in heatmap.trained if not case.is_measured)
     said = ", ".join(f"{number:,} {status}" for status, number in ends.items())
-    return f"Of the {len(heatmap.trained):,} cases in these cells without a figure: {said}." if ends else ""
+    return f"Of the {len(heatmap.trained):,} cases in these cells some have no figure: {said}." if ends else ""
 
 
 def moved_by_mfu(heatmap: Heatmap) -> tuple[list[Cell], int]:

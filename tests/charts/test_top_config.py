@@ -46,7 +46,7 @@ def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
     data = chart.select(of_rows([*step("tp1", 300), *FOUR]))
     assert data is not None
     assert chart.answer(data) == "Fastest: small on 4 ranks with dp4 (900 tokens/s, best of 3)."
-    assert chart.left_out(data) == "Of the 5 cases in these cells without a figure: 1 failed."
+    assert chart.left_out(data) == "Of the 5 cases in these cells some have no figure: 1 failed."
 
 
 def test_where_more_ranks_are_slower_the_answer_names_the_number_that_is_fastest() -> None:
@@ -154,7 +154,7 @@ def test_a_refusal_counts_once_and_not_where_the_same_ran_with_other_nodes() -> 
     assert [label.get_text() for label in panel(rows).figure.axes[0].get_xticklabels()] == ["1", "4"]
     assert TopConfig().left_out(TopConfig().select(of_rows(rows)) or []) == (
         "Not drawn: 1 refused for numbers of ranks on which nothing was to run. "
-        "Of the 6 cases in these cells without a figure: 1 failed, 1 refused."
+        "Of the 6 cases in these cells some have no figure: 1 failed, 1 refused."
     )
 
 
