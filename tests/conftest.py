@@ -50,8 +50,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 LAB, MPI, RANKS = "lab", "mpi", {"gloo", "browser"}
 """Marks of tests that start processes."""
-SECOND_LAB = "test_h"
-"""The first file of the second of two labs: those before it take as long as the others."""
 
 
 @cache
@@ -61,22 +59,19 @@ def marks_in(path: Path) -> frozenset[str]:
 
 
 class ByWaits(LoadScopeScheduling):
-    """Gives one half of the lab's files to one worker, one to another, those of MPI to one, and each other file to any.
+    """Gives the lab's files to one worker, those of MPI to one, and each other file to whichever is free.
 
-    The lab waits for launchers and silences more than half of its time, and all of it in turn took as long as all other
-    tests: two labs and four workers keep two cores busy. MPI ranks, which spin, are those of one test of each lab and
-    one other at a time, and cases that share a start of ranks have it. What starts processes begins first, but for the
-    last worker: that begins with what starts none, and so has work while a lab measures a rate alone. ``--dist
-    loadgroup`` would group, but under pytest 9.2 it silently groups nothing:
-    https://github.com/pytest-dev/pytest-xdist/issues/1386
+    The lab waits for launchers and silences more than half of its time, so three workers keep two cores busy; four,
+    two of them with a lab each, leave them idle for a twentieth of the time and take no less. MPI ranks, which
+    spin, are those of one test of the lab and one other at a time, and cases that share a start of ranks have it.
+    What starts processes begins first, but for the last worker: that begins with what starts none, and so has work
+    while the lab measures a rate alone. ``--dist loadgroup`` would group, but under pytest 9.2 it silently groups
+    nothing: https://github.com/pytest-dev/pytest-xdist/issues/1386
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        marks = self._marks(path)
-        if LAB in marks:
-            return LAB if Path(path).name < SECOND_LAB else f"second {LAB}"
-        return MPI if MPI in marks else path
+        return next((mark for mark in (LAB, MPI) if mark in self._marks(path)), path)
 
     def _marks(self, path: str) -> frozenset[str]:
         return marks_in(self.config.rootpath / path)
@@ -87,8 +82,8 @@ class ByWaits(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def _turn_of(self, unit: str) -> int:
-        if unit in (LAB, f"second {LAB}", MPI):
-            return int(unit == MPI)  # a lab takes longest
+        if unit in (LAB, MPI):
+            return 0 if unit == LAB else 1  # the lab takes longest
         return 2 if self._marks(unit) & RANKS else 3
 
 
