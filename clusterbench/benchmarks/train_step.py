@@ -72,7 +72,6 @@ class TrainStep(SustainedBenchmark):
     version: ClassVar[int] = 1
     own_start: ClassVar[bool] = True
     modules: ClassVar[tuple[str, ...]] = (
-        "torch.distributed.optim",
         "torch.distributed.pipelining",
         "clusterbench.proof.parity",
         "clusterbench.proof.timed_step",

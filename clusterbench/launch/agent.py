@@ -174,7 +174,7 @@ class Agent:
     _spawner: Channel[Spawn] = field(init=False)
     _spawner_process: subprocess.Popen[bytes] = field(init=False)
     _zygotes: dict[tuple[tuple[str, str], ...], Zygote] = field(default_factory=dict)
-    _benchmarks: tuple[str, ...] = ()
+    _things: tuple[str, ...] = ()
     _workers: dict[int, Worker] = field(default_factory=dict)
     _page: ProgressPage | None = None
     _store: Channel[StoreOpen] | None = None
@@ -212,7 +212,7 @@ class Agent:
             case Own():
                 self.local_ranks, self.interface = order.local_ranks, order.interface
             case Warm():
-                self._benchmarks = order.benchmarks
+                self._things = order.things
                 if self._expect_spawner():
                     self._zygote(order.environment)
             case OpenStore():
@@ -575,7 +575,7 @@ class Agent:
             # One thread: a forked child of a process that has run a multi-threaded kernel hangs.
             threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             variables = threads | set_by_suite(environment)
-            arguments = (str(self._spawner_process.pid), *self._benchmarks)
+            arguments = (str(self._spawner_process.pid), *self._things)
             self._spawn("clusterbench.launch.zygote", arguments, given, variables, errors)
             self._selector.register(channel, selectors.EVENT_READ)
             self._zygotes[key] = Zygote(channel, errors)

@@ -27,7 +27,7 @@ from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
 from clusterbench.launch.culprit import Heard, Trouble, blame_of_loss, own_link
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
-from clusterbench.launch.executions import Execution, batches, own_steps
+from clusterbench.launch.executions import Execution, batches, imported_ahead, own_steps
 from clusterbench.launch.members import taking_part
 from clusterbench.launch.messages import (
     CheckMpi,
@@ -147,8 +147,7 @@ class Conductor:
         """
         self._own_steps = own_steps(executions)
         if executions:  # hosts that wait for their turn have torch imported meanwhile
-            names = tuple(sorted({execution.case.benchmark for execution in executions}))
-            self.agents.order(Warm(executions[0].case.environment, names))
+            self.agents.order(Warm(executions[0].case.environment, imported_ahead(executions)))
         try:
             while executions:
                 self._conduct_once(executions)

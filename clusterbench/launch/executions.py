@@ -9,6 +9,8 @@ from itertools import groupby
 
 from clusterbench.benchmarks import benchmarks
 from clusterbench.launch.mpi_cases import in_agents
+from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import parallelisms
 from clusterbench.run_folder.rounds import next_round
 from clusterbench.types import Case, Outcome, Plan
 
@@ -72,6 +74,14 @@ def own_steps(executions: Sequence[Execution]) -> dict[str, int]:
         execution.case.hash: max(FEWEST_AT_ONCE, -(-FEWEST_OWN_STEPS // sharing[ranks_of(execution.case)]))
         for execution in executions
     }
+
+
+def imported_ahead(executions: Sequence[Execution]) -> tuple[str, ...]:
+    """Their benchmarks, and the parallelisms of their layouts for which workers need more than any benchmark says."""
+    layouts = [ParallelLayout.parse(text) for text in {execution.case.layout for execution in executions} if text]
+    needy = {name: kind() for name, kind in parallelisms().items() if kind.modules}
+    used = {name for name, parallelism in needy.items() if any(map(parallelism.active, layouts))}
+    return tuple(sorted({execution.case.benchmark for execution in executions} | used))
 
 
 def batches(executions: Sequence[Execution]) -> Iterator[list[Execution]]:

@@ -118,10 +118,10 @@ class Own:
 
 @dataclass(frozen=True)
 class Warm:
-    """Has torch imported ahead of the first start, and what workers need for some benchmarks, by their names."""
+    """Has torch imported ahead of the first start, and what workers need for named benchmarks and parallelisms."""
 
     environment: Mapping[str, str]
-    benchmarks: tuple[str, ...] = ()
+    things: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

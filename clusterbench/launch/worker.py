@@ -42,6 +42,7 @@ from clusterbench.launch.messages import (
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
+from clusterbench.parallel import Parallelism, parallelisms
 from clusterbench.proof.groups import check_groups
 from clusterbench.run_folder.passes import EVERY_REPEAT
 from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
@@ -57,10 +58,11 @@ def import_ahead(names: Iterable[str]) -> None:
     Parameters
     ----------
     names
-        Of the benchmarks that will run: what only others need is left out.
+        Of the benchmarks and parallelisms that will run: what only others need is left out.
     """
+    things: Mapping[str, type[Benchmark | Parallelism]] = {**benchmarks(), **parallelisms()}
     for name in names:
-        for module in benchmarks()[name].modules:
+        for module in things[name].modules:
             import_module(module)
     # Workers never look again at what was imported here: a collection in each costs 0.1 s less, and pages stay shared.
     gc.collect()

@@ -180,6 +180,9 @@ class Parallelism(ABC):
         The axes and views that it owns, in words.
     glossary
         Words of the field that it brings.
+    modules
+        What it imports when it is applied and others do not, and what computes nothing when it is: imported once a
+        host, before ranks are forked.
     changes_model
         Whether its options change what is computed, so that one rank alone needs them too.
     repeated_by_selective
@@ -192,6 +195,7 @@ class Parallelism(ABC):
     speaks: ClassVar[str] = ""
     meanings: ClassVar[Mapping[str, Meaning]] = {}
     glossary: ClassVar[tuple[Word, ...]] = ()
+    modules: ClassVar[tuple[str, ...]] = ()
     changes_model: ClassVar[bool] = False
     repeated_by_selective: ClassVar[bool] = False
 

@@ -47,6 +47,7 @@ class ZeroOptimizer(Parallelism):
             r"zero\d*|ZeRO\d+",
         ),
     )
+    modules: ClassVar[tuple[str, ...]] = ("torch.distributed.optim",)
 
     def active(self, layout: ParallelLayout) -> bool:
         return layout.zero == 1

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from clusterbench.launch.executions import Execution, again, left_to_do, own_steps
+from clusterbench.benchmarks import benchmarks
+from clusterbench.launch.executions import Execution, again, imported_ahead, left_to_do, own_steps
+from clusterbench.parallel import parallelisms
 from clusterbench.types import MOST_REPEATS, Case, Outcome, Plan
 from tests.launch.test_conductor import CLUSTER, case, conduct
 
@@ -74,3 +76,13 @@ def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
     again_lost, ok = outcome_of(first, "failed", 2, ("cb3",)), outcome_of(first, "ok", 2)
     for outcomes in ([lost, again_lost], [lost, ok], [outcome_of(first, "failed", 1)]):
         assert [execution.case.id for execution in left_to_do(plan, outcomes)] == ["b"]
+
+
+def test_what_one_parallelism_alone_needs_is_imported_ahead_where_a_layout_has_it():
+    def names(*layouts):
+        return imported_ahead([Execution(replace(case("a"), layout=layout), 0, 1) for layout in layouts])
+
+    benchmark = case("a").benchmark
+    assert names(None) == names("dp2", "pp2-tp2+sp", None, "dp2+zero3") == (benchmark,)
+    assert names("dp2", "dp2+zero1") == (benchmark, "zero")
+    assert not benchmarks().keys() & parallelisms().keys()
