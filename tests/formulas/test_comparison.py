@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from clusterbench.formulas.comparison import _ways, compare_samples
+from clusterbench.formulas.comparison import Comparison, _ways, compare_samples
 
 
 def noisy(generator: random.Random, median: float, cv: float, count: int) -> list[float]:
@@ -56,6 +56,11 @@ def test_too_few_samples_have_no_interval() -> None:
     assert few.ratio == pytest.approx(9.0)
     assert (few.low, few.high, few.differs, few.smallest) == (None, None, False, None)
     assert compare_samples([1.0] * 4, [9.0] * 4).differs
+
+
+def test_the_smallest_difference_is_half_of_the_intervals_width() -> None:
+    assert Comparison(1.0, 0.8, 1.25, 5, 5).smallest == pytest.approx(0.25)
+    assert Comparison(2.0, 1.6, 2.5, 5, 5).smallest == pytest.approx(0.25)
 
 
 def test_the_smallest_difference_shrinks_with_samples() -> None:
