@@ -336,6 +336,13 @@ def test_nothing_measured_is_neither_complete_nor_a_failure() -> None:
     skipped = judged((outcome(ONE, "skipped", reason="no GPU"), None), cases=[ONE])
     assert (skipped.words, skipped.exit_code) == ("NOTHING MEASURED, NOT PROVEN, NOT JUDGED", 0)
     assert judged(cases=[]).measured.word == "NOTHING MEASURED"
+    assert judged(cases=[]).machine.sentence == "nothing was measured; it takes a case that ends well"
+
+
+def test_one_rank_has_no_peer() -> None:
+    alone = replace(ONE, world_size=1)
+    sentence = judged(good(alone, seconds=[[0.01] * 5]), cases=[alone]).machine.sentence
+    assert sentence == "one rank has no peer; it takes more ranks, and matmul or link_matrix in the suite"
 
 
 def test_an_import_is_imported_and_crashes_are_those_of_the_source() -> None:
