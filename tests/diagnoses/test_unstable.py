@@ -44,6 +44,9 @@ def test_where_most_cases_are_unsteady_it_is_one_finding_about_the_machine() -> 
     assert finding.title == "the machine, 7 of 8 unsteady: 4 ranks share 2 cores"
     assert finding.evidence.count("\n") == 6
     assert finding.evidence.startswith("planted/1n4/1: cv 40.0 % over 20 iterations")
+    for with_a_core_each in ({"laptop": {"num_cores": 4}}, {}):
+        run.environment["hosts"] = with_a_core_each  # type: ignore[index]
+        assert "share" not in Unstable().findings(run)[0].title
 
 
 def test_of_many_cases_a_few_unsteady_ones_are_named_each() -> None:
