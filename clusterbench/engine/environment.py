@@ -91,6 +91,7 @@ def torch_environment() -> dict[str, Any]:
         "mpi_path": mapped_library("libmpi"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu_model(Path("/")),
         "num_threads": torch.get_num_threads(),
+        "num_cpus": len(os.sched_getaffinity(0)),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
     }
 

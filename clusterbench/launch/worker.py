@@ -40,6 +40,7 @@ from clusterbench.launch.messages import (
     WorkerPlace,
     decode_worker_order,
 )
+from clusterbench.launch.near_cpus import stay_near
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, parallelisms
@@ -195,6 +196,7 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        stay_near(pci_address(device))
         return device
 
     def meet(self) -> None:
@@ -300,6 +302,12 @@ class _Worker:
         rank, host = self.place.rank, self.order.host
         reason = redacted(_reason(error), secrets_of(os.environ))  # the head knows its own variables only
         self.channel.send(RankFailed(rank, host, _status(error), reason, self._phase, evidence))
+
+
+def pci_address(device: torch.device) -> str:
+    """A GPU's place on PCIe, as the kernel writes it: ``0000:dc:00.0``."""
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"  # type: ignore[attr-defined]
 
 
 def cores_of(host: str, usable: Iterable[int], num_cores: int) -> torch.Tensor:

@@ -88,6 +88,7 @@ def test_neighbours_share_a_gpu(monkeypatch: Any, ranks_per_gpu: int, gpus: list
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("clusterbench.launch.worker.pci_address", lambda device: "nowhere")
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
     for local_rank, gpu in enumerate(gpus):
         worker = _Worker.__new__(_Worker)
