@@ -61,6 +61,8 @@ def test_one_slow_direction_is_named_as_one() -> None:
 def test_a_slow_node_is_named_once() -> None:
     rows = links(lambda source, part: 0.5 if "n3" in (source, part) else 1.0)
     assert said(rows) == [("n3", "slow with most of its partners: 50 % of what the median node carries")]
+    (finding,) = answered(rows).findings
+    assert (finding.host, finding.among) == ("n3", ())
 
 
 def test_a_slow_block_is_named_with_its_members() -> None:
@@ -69,6 +71,8 @@ def test_a_slow_block_is_named_with_its_members() -> None:
     assert said(rows) == [
         ("n1, n2, n7", "slow with all others and fast among themselves: links across carry 50 % of those inside")
     ]
+    (finding,) = answered(rows).findings
+    assert (finding.host, finding.among) == ("", leaf)
 
 
 def test_the_second_pass_confirms() -> None:
