@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -101,3 +102,15 @@ def mapping(value: Any) -> Mapping[str, Any]:
 def mappings(value: Any) -> list[Mapping[str, Any]]:
     """Those of a list."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def cpus(text: str | None) -> frozenset[int]:
+    """The CPUs of a list as the kernel writes it; none where it is no such list.
+
+    >>> sorted(cpus("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    if not text or not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
+        return frozenset()
+    ranges = (part.partition("-") for part in text.split(","))
+    return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))

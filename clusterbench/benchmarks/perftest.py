@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks._tool import (
@@ -24,6 +27,7 @@ from clusterbench.units import format_bytes
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
 
+NICS = Path("/sys/class/infiniband")
 _FEWEST_FOR_P99 = 100
 _FEWEST_FOR_P999 = 1000
 
@@ -120,6 +124,14 @@ class Perftest(ToolBenchmark):
         return str(point["test"])
 
     @classmethod
+    def program_words(cls, point: Point) -> list[str]:
+        """On CPUs of the NUMA node of the NIC, where it is named: from another, messages pass the link of sockets.
+
+        Source: Mellanox community, DOC-2491, "Understanding NUMA Node for Performance Benchmarks".
+        """
+        return [*_beside(str(point["device"])), *super().program_words(point)]
+
+    @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
         # -F: a CPU whose clock varies is no reason to refuse. Both sides need the same words.
         words = ["-F", "-p", "{port}", "-s", str(point["size_bytes"]), "-n", str(point["messages"])]
@@ -150,3 +162,13 @@ class Perftest(ToolBenchmark):
         figures |= {"latency_p99": row.p99_s} if row.iterations >= _FEWEST_FOR_P99 else {}
         figures |= {"latency_p999": row.p999_s} if row.iterations >= _FEWEST_FOR_P999 else {}
         return figures
+
+
+def _beside(device: str) -> list[str]:
+    """What keeps a program beside a NIC; nothing where it is beside all CPUs, or no device is named."""
+    from clusterbench.engine.near_cpus import near_cpus
+
+    usable = os.sched_getaffinity(0)
+    near = near_cpus(NICS / device / "device", usable) if device else usable
+    taskset = shutil.which("taskset")
+    return [taskset, "-c", ",".join(map(str, sorted(near)))] if taskset and near < usable else []

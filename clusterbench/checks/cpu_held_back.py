@@ -6,8 +6,9 @@ from clusterbench.checks import Fault, HostCheck, Judged, Unknown
 from clusterbench.facts import Host, NotKnown, known
 from clusterbench.facts.cgroup import PATH, Cgroup
 from clusterbench.facts.held_cpus import STAT, HeldCpus
-from clusterbench.facts.processor import FOLDER, Processor, cpus
+from clusterbench.facts.processor import FOLDER, Processor
 from clusterbench.facts.virtualization import Virtualization
+from clusterbench.host_facts import cpus
 from clusterbench.words import plural
 
 MOST_STOLEN = 0.05

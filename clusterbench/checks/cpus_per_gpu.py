@@ -6,7 +6,8 @@ from clusterbench.checks import Fault, HostCheck, Judged
 from clusterbench.checks._training_node import num_gpus
 from clusterbench.facts import Host, known
 from clusterbench.facts.cgroup import PATH, Cgroup
-from clusterbench.facts.processor import FOLDER, STATUS, Processor, cpus
+from clusterbench.facts.processor import FOLDER, STATUS, Processor
+from clusterbench.host_facts import cpus
 from clusterbench.words import plural
 
 LEAST = 4

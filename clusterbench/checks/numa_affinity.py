@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from clusterbench.checks import Fault, HostCheck, Judged, Unknown
 from clusterbench.checks._training_node import gpu_cards, num_gpus
 from clusterbench.facts import Host, NotKnown, known
-from clusterbench.facts.processor import STATUS, Processor, cpus
-from clusterbench.host_facts import mappings
+from clusterbench.facts.processor import STATUS, Processor
+from clusterbench.host_facts import cpus, mappings
 from clusterbench.words import few, listed, plural
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from clusterbench.facts import Facts, Files
+from clusterbench.host_facts import cpus
 
 FOLDER = "/sys/devices/system/cpu"
 STATUS = "/proc/self/status"
@@ -56,18 +57,6 @@ class Processor(Facts):
             idle_states=_idle_states(files),
             unread=files.unread,
         )
-
-
-def cpus(text: str | None) -> frozenset[int]:
-    """The CPUs of a list as the kernel writes it; none where it is no such list.
-
-    >>> sorted(cpus("0-2,8"))
-    [0, 1, 2, 8]
-    """
-    if not text or not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
-        return frozenset()
-    ranges = (part.partition("-") for part in text.split(","))
-    return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
 
 
 def _usable(status: str | None) -> str | None:

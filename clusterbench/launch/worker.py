@@ -23,6 +23,7 @@ import torch.distributed as dist
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.engine.clock import Clock, clock_for
 from clusterbench.engine.loop import measure_beside_host, settle, warm_up
+from clusterbench.engine.near_cpus import PCI, stay_near
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
@@ -40,7 +41,6 @@ from clusterbench.launch.messages import (
     WorkerPlace,
     decode_worker_order,
 )
-from clusterbench.launch.near_cpus import stay_near
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import Parallelism, parallelisms
@@ -196,7 +196,7 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        stay_near(pci_address(device))
+        stay_near(PCI / pci_address(device))
         return device
 
     def meet(self) -> None:

@@ -1,10 +1,14 @@
 """A server and a client on two ranks, by the whole path from a suite to rows, with an ``ib_write_bw`` of our own."""
 
+import os
+
 import pytest
 
 from clusterbench.benchmarks.perftest import Perftest
 from clusterbench.cluster import Cluster
+from clusterbench.engine.tool import run_tool
 from clusterbench.errors import SuiteError, ToolError
+from clusterbench.host_facts import cpus
 from clusterbench.types import Place
 from tests.benchmarks.fake_programs import processes_of, program, run_suite
 from tests.tools import printed
@@ -162,6 +166,22 @@ def test_the_program_is_the_one_of_the_point_and_both_sides_get_the_same_words(m
     assert Perftest.program_of(point) == "ib_write_bw"
     assert server == "-F -p {port} -s 8 -n 1000 -d mlx5_1 -x 3 -q 4 -b --use_cuda=2 --use_cuda_dmabuf"
     assert client == f"{server} {{host}}"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs, to be kept on one")
+def test_the_program_runs_beside_the_nic_that_is_named(monkeypatch, tmp_path):
+    last = max(os.sched_getaffinity(0))
+    (nic := tmp_path / "mlx5_1" / "device").mkdir(parents=True)
+    (nic / "local_cpulist").write_text(f"{last}\n")
+    (program := tmp_path / "ib_write_bw").write_text("#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("clusterbench.benchmarks.perftest.NICS", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for device, allowed in (("mlx5_1", {last}), ("mlx5_2", os.sched_getaffinity(0)), ("", os.sched_getaffinity(0))):
+        _, (point, *_) = points(device=device)
+        words = Perftest.program_words(point)
+        assert words[-1] == str(program)
+        assert cpus(run_tool(words, 10.0).text.split()[-1]) == allowed
 
 
 def test_percentiles_need_messages_enough():

@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from clusterbench.launch.near_cpus import near_cpus
+from clusterbench.engine.near_cpus import near_cpus
 from clusterbench.launch.worker import pci_address
 
 ADDRESS = "0000:dc:00.0"
 
 
-def machine(root: Path, local: str | None) -> Path:
-    device = root / "sys/bus/pci/devices" / ADDRESS
-    device.mkdir(parents=True)
+def card(folder: Path, local: str | None) -> Path:
     if local is not None:
-        (device / "local_cpulist").write_text(f"{local}\n")
-    return root
+        (folder / "local_cpulist").write_text(f"{local}\n")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -37,11 +35,11 @@ def machine(root: Path, local: str | None) -> Path:
 def test_a_rank_has_the_cpus_of_its_gpus_node_that_it_may_use(
     local: str | None, usable: range, near: Any, tmp_path: Path
 ) -> None:
-    assert near_cpus(ADDRESS, {*usable}, machine(tmp_path, local)) == {*near}
+    assert near_cpus(card(tmp_path, local), {*usable}) == {*near}
 
 
 def test_a_card_that_the_kernel_does_not_show_changes_nothing(tmp_path: Path) -> None:
-    assert near_cpus(ADDRESS, {0, 1}, tmp_path) == {0, 1}
+    assert near_cpus(tmp_path / ADDRESS, {0, 1}) == {0, 1}
 
 
 def test_the_address_is_as_the_kernel_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +51,10 @@ def test_the_address_is_as_the_kernel_writes_it(monkeypatch: pytest.MonkeyPatch)
 BOUND = """
 import os, sys, threading
 from pathlib import Path
-from clusterbench.launch.near_cpus import stay_near
+from clusterbench.engine.near_cpus import stay_near
 go = threading.Event()
 threading.Thread(target=go.wait).start()
-stay_near("0000:dc:00.0", Path(sys.argv[1]))
+stay_near(Path(sys.argv[1]))
 print([sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")])
 go.set()
 """
@@ -65,6 +63,6 @@ go.set()
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs, to be kept on one")
 def test_all_threads_stay(tmp_path: Path) -> None:
     last = max(os.sched_getaffinity(0))
-    command = [sys.executable, "-c", BOUND, str(machine(tmp_path, str(last)))]
+    command = [sys.executable, "-c", BOUND, str(card(tmp_path, str(last)))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"{[[last]] * 2}\n"

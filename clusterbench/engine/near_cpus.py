@@ -1,4 +1,4 @@
-"""Keeps a rank on the CPUs beside its GPU: of a host with several NUMA nodes each GPU belongs to one of them."""
+"""Keeps a process on the CPUs beside a card: of a host with several NUMA nodes each card belongs to one of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
-from clusterbench.facts.processor import cpus
+from clusterbench.host_facts import cpus
+
+PCI = Path("/sys/bus/pci/devices")
 
 
-def stay_near(address: str, root: Path = Path("/")) -> None:
+def stay_near(card: Path) -> None:
     """Lets all threads of this process run on CPUs near a card alone; no other CPUs than were allowed before.
 
     Memory is taken from the node of the thread that first writes to it, or pins it: without this, copies of half of the
@@ -18,25 +20,23 @@ def stay_near(address: str, root: Path = Path("/")) -> None:
 
     Parameters
     ----------
-    address
-        Of the card on PCIe.
-    root
-        Of ``/sys``.
+    card
+        Its folder in ``/sys``.
 
     Source
     ------
     ``torchrun --numa-binding=node``; the documentation of ``torch.numa.binding``: 1 to 10 % of a training step.
     """
-    near = near_cpus(address, os.sched_getaffinity(0), root)
+    near = near_cpus(card, os.sched_getaffinity(0))
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it has ended
             os.sched_setaffinity(int(thread), near)
 
 
-def near_cpus(address: str, usable: Set[int], root: Path = Path("/")) -> frozenset[int]:
+def near_cpus(card: Path, usable: Set[int]) -> frozenset[int]:
     """Those of the usable CPUs that are near a card; all of them where none is, or the kernel does not say."""
     try:
-        told = (root / "sys/bus/pci/devices" / address / "local_cpulist").read_text(encoding="ascii")
+        told = (card / "local_cpulist").read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return frozenset(usable)
     return frozenset(usable & cpus(told.strip())) or frozenset(usable)
