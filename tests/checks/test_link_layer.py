@@ -53,6 +53,18 @@ def test_storage_cards_on_ethernet_are_no_mixture(tmp_path):
     assert not said.faults
 
 
+def test_nearly_as_many_of_the_other_kind_are_storage(tmp_path):
+    machine = healthy()
+    for number in (5, 6, 7):
+        machine = machine.without(f"/sys/class/infiniband/mlx5_{number}")
+    machine.files[LAYER] = "Ethernet\n"
+    (said,) = LinkLayer().judge_all([machine.host(tmp_path / "one of five")]).values()
+    assert said.faults
+    machine.files[LAYER.replace("mlx5_3", "mlx5_4")] = "Ethernet\n"
+    (said,) = LinkLayer().judge_all([machine.host(tmp_path / "two of five")]).values()
+    assert not said.faults
+
+
 def test_two_cards_of_which_each_is_something_else_say_nothing(tmp_path):
     machine = healthy().without("/sys/class/infiniband")
     add_card(machine, "mlx5_0", rate="40 Gb/sec (4X QDR)", link_layer="Ethernet", hca_type="MT4119")
