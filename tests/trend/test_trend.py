@@ -8,12 +8,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 from click.testing import CliRunner, Result
 
 from clusterbench.cli import main
+from clusterbench.trend import Series, _same
 from clusterbench.trend.changed import NOTHING, changes
 from clusterbench.types import MetricKind
 from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
@@ -178,3 +179,16 @@ def test_memory_and_settings_that_changed_are_named_where_both_runs_know_them() 
     assert "the power limit of GPUs: 700 W -> 450 W" in found
     assert "the memory: 512 GiB -> 256 GiB" in found
     assert not any("power limit" in said for said in changes({"hosts": {"n1": {}}}, after))
+
+
+def test_a_time_and_a_rate_of_the_same_samples_are_one_figure() -> None:
+    times = tuple(0.01 + 0.0003 * number for number in range(6))
+
+    def figure(values: Sequence[float], better: Literal["higher", "lower"] = "lower", unit: str = "s") -> Series:
+        return Series("planted/1n4/a", "x", MetricKind("x", unit, better, "planted"), (0, 1, 2, 3, 4, 5), tuple(values))
+
+    assert _same(figure(times), figure([7 / time_s for time_s in times], "higher", "tokens/s"))
+    assert _same(figure(times), figure([3 * time_s for time_s in times]))
+    assert not _same(figure(times), figure([7 / time_s for time_s in times]))
+    assert not _same(figure(times), figure([7 * time_s for time_s in times], "higher", "tokens/s"))
+    assert not _same(figure(times), figure(times, unit="B"))
