@@ -244,6 +244,8 @@ def test_an_mfu_says_how_it_is_counted() -> None:
     rows = trained("dp4", {"mfu/datasheet": 0.4, "mfu/measured": 0.5})
     assert mfus(only(rows)) == {Mfu("palm", "datasheet", ""): 0.4, Mfu("palm", "measured", ""): 0.5}
     assert min(mfus(only(rows)), key=lambda each: each.preference) == Mfu("palm", "datasheet", "")
+    least, second, third = Mfu("palm", "datasheet", ""), Mfu("palm", "measured", ""), Mfu("causal", "datasheet", "")
+    assert sorted([third, second, least], key=lambda each: each.preference) == [least, second, third]
     assert Mfu("palm_6n", "datasheet", "recomputed").words == (
         "palm_6n convention, peak of the datasheet, recomputed from tokens/s"
     )
