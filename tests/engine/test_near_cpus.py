@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from clusterbench.engine.near_cpus import near_cpus
+from clusterbench.engine.near_cpus import PCI, near_cpus
 from clusterbench.launch.worker import pci_address
 
 ADDRESS = "0000:dc:00.0"
@@ -46,6 +46,13 @@ def test_the_address_is_as_the_kernel_writes_it(monkeypatch: pytest.MonkeyPatch)
     found = SimpleNamespace(pci_domain_id=0, pci_bus_id=220, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     assert pci_address(torch.device("cuda", 3)) == ADDRESS
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_kernel_shows_the_gpu_at_that_address() -> None:
+    folder = PCI / pci_address(torch.device("cuda", 0))
+    assert (folder / "vendor").read_text().strip() == "0x10de"
 
 
 BOUND = """
