@@ -196,7 +196,8 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        stay_near(PCI / pci_address(device))
+        cards = [PCI / pci_address(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+        stay_near(cards[device.index], cards)
         return device
 
     def meet(self) -> None:

@@ -176,6 +176,7 @@ def test_the_program_runs_beside_the_nic_that_is_named(monkeypatch, tmp_path):
     (program := tmp_path / "ib_write_bw").write_text("#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status\n")
     program.chmod(0o700)
     monkeypatch.setattr("clusterbench.benchmarks.perftest.NICS", tmp_path)
+    monkeypatch.setattr("clusterbench.engine.near_cpus.FEWEST", 1)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for device, allowed in (("mlx5_1", {last}), ("mlx5_2", os.sched_getaffinity(0)), ("", os.sched_getaffinity(0))):
         _, (point, *_) = points(device=device)

@@ -38,6 +38,15 @@ def test_a_rank_has_the_cpus_of_its_gpus_node_that_it_may_use(
     assert near_cpus(card(tmp_path, local), {*usable}) == {*near}
 
 
+@pytest.mark.parametrize(("usable", "near"), [(range(40, 54), range(48, 54)), (range(40, 53), range(40, 53))])
+def test_cards_with_less_than_two_cpus_each_go_anywhere(usable: range, near: range, tmp_path: Path) -> None:
+    cards = []
+    for number, local in enumerate(["0-47", "0-47", "48-95", "48-95", "48-95"]):
+        (folder := tmp_path / str(number)).mkdir()
+        cards.append(card(folder, local))
+    assert near_cpus(cards[-1], {*usable}, cards) == {*near}
+
+
 def test_a_card_that_the_kernel_does_not_show_changes_nothing(tmp_path: Path) -> None:
     assert near_cpus(tmp_path / ADDRESS, {0, 1}) == {0, 1}
 
@@ -58,10 +67,11 @@ def test_the_kernel_shows_the_gpu_at_that_address() -> None:
 BOUND = """
 import os, sys, threading
 from pathlib import Path
-from clusterbench.engine.near_cpus import stay_near
+from clusterbench.engine import near_cpus
+near_cpus.FEWEST = 1
 go = threading.Event()
 threading.Thread(target=go.wait).start()
-stay_near(Path(sys.argv[1]))
+near_cpus.stay_near(Path(sys.argv[1]), [])
 print([sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")])
 go.set()
 """
