@@ -638,8 +638,9 @@ def layout(
 ) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
-    Then why its axes go together, the messages of one step in their order, and with --shape whether its memory fits.
-    Bytes are those of bfloat16 training with the default of every other option.
+    First its axes, and with --shape whether its memory fits; then each axis with its groups, why they go together, the
+    messages of one step in their order, and where each rank is. Bytes are those of bfloat16 training with the default
+    of every other option.
     """
     from clusterbench.cluster import card_with_memory, fewest_nodes
     from clusterbench.job import TrainingJob
@@ -661,12 +662,13 @@ def layout(
     if num_nodes is None:
         num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
     view = view_layout(wanted, num_nodes, rank_order, job)
-    _say(layout_text(view, columns()))
+    memory: list[str] = []
     if job is not None:
         from clusterbench.layout_view.memory import memory_text
         from clusterbench.parallel import from_options
 
-        _say("\n".join(["#", *memory_text(job, from_options({}), card)]))
+        memory = [*memory_text(job, from_options({}), card)]
+    _say(layout_text(view, columns(), memory))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 
