@@ -76,7 +76,10 @@ def test_many_curves_are_spread_over_panels() -> None:
             rows.append(row(planned, "busbw", 1e9, unit="B/s"))
     sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
-    assert len(BusbwBySize().draw(sweep)) == 3
+    drawn = BusbwBySize().draw(sweep)
+    assert [panel.title for panel in drawn] == ["Bus bandwidth", *["Bus bandwidth, more curves"] * 2]
+    first, second = ({line.get_color() for line in panel.figure.axes[0].lines} for panel in drawn[:2])
+    assert len(second - first) == 2  # the palette has eight
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table of cases."
 
 
