@@ -94,6 +94,17 @@ class _FiniteRange(click.FloatRange):
 def main() -> None:
     """Benchmarks and diagnoses clusters that train large models.
 
+    \b
+    Is this machine healthy?
+      clusterbench doctor
+    How fast is it, and why?
+      clusterbench list suites
+      clusterbench run suites/tp_scale.yaml
+    Which layout for this model on such GPUs?
+      clusterbench advise --shape llama-8b --gpu h100-sxm-80gb --tokens 2^21
+    What does a layout mean?
+      clusterbench layout pp2-dp2-tp2 --out layout.html
+
     Results go to stdout, messages to stderr. Exit code 0: all that should have been measured was, and nothing was found
     faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken.
     """
@@ -413,7 +424,7 @@ def report(
     click.get_current_context().exit(made.verdict.exit_code)
 
 
-@main.command(short_help="What a report of a bug needs to know of this host.")
+@main.command(short_help="Show what a bug report should say of this host.")
 @click.option("--json", "as_json", is_flag=True, help="All that a run would record of it, for programs.")
 @click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a page, too: one HTML file.")
 def env(as_json: bool, page: Path | None) -> None:
@@ -436,7 +447,7 @@ def env(as_json: bool, page: Path | None) -> None:
         _say(env_text(host))
 
 
-@main.command(short_help="Is this cluster healthy, and who says so.")
+@main.command(short_help="Tell whether hosts are healthy, and what is wrong.")
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
 @click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
 @click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
