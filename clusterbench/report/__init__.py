@@ -43,6 +43,7 @@ _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at 
 _MOST_SET_ASIDE = 200
 _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 4  # sentences of charts above the first of them
+_FEW_BENCHMARKS = 3  # that one chart may speak for
 _MOST_NAMED = 6
 _MOST_SOURCES = 4  # runs below a figure that leaves its page
 _HALF = 456  # points: a wider figure has letters too small to read in half the page; page.css: .figures
@@ -320,13 +321,18 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
 
 
 def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
-    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
+    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended.
+
+    One answer speaks for a run of few: a step and the ceilings that it is held against.
+    """
     ends: dict[str, set[str]] = {}
     for history in reading.histories:
         end = history.status if history.status != "ok" else "no whole record"
         ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else end)
     others = {name: status for name, status in ends.items() if "" not in status}
-    if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
+    one_speaks = num_answers == 1 and len(ends) <= _FEW_BENCHMARKS
+    each_speaks = not others and len(ends) <= num_answers
+    if one_speaks or each_speaks or not reading.ran_here:
         return
     by_end: dict[str, list[str]] = {}
     for name, status in others.items():
