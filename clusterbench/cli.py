@@ -94,6 +94,17 @@ class _FiniteRange(click.FloatRange):
 def main() -> None:
     """Benchmarks and diagnoses clusters that train large models.
 
+    \b
+    Is this machine healthy?
+      clusterbench doctor
+    How fast is it, and why?
+      clusterbench list suites
+      clusterbench run suites/tp_scale.yaml
+    Which layout for this model on such GPUs?
+      clusterbench advise --shape llama-8b --gpu h100-sxm-80gb --tokens 2^21
+    What does a layout mean?
+      clusterbench layout pp2-dp2-tp2 --out layout.html
+
     Results go to stdout, messages to stderr. Exit code 0: all that should have been measured was, and nothing was found
     faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken.
     """
@@ -413,7 +424,7 @@ def report(
     click.get_current_context().exit(made.verdict.exit_code)
 
 
-@main.command(short_help="What a report of a bug needs to know of this host.")
+@main.command(short_help="Show what a bug report should say of this host.")
 @click.option("--json", "as_json", is_flag=True, help="All that a run would record of it, for programs.")
 @click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a page, too: one HTML file.")
 def env(as_json: bool, page: Path | None) -> None:
@@ -436,7 +447,7 @@ def env(as_json: bool, page: Path | None) -> None:
         _say(env_text(host))
 
 
-@main.command(short_help="Is this cluster healthy, and who says so.")
+@main.command(short_help="Tell whether hosts are healthy, and what is wrong.")
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
 @click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
 @click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
@@ -638,8 +649,9 @@ def layout(
 ) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
-    Then why its axes go together, the messages of one step in their order, and with --shape whether its memory fits.
-    Bytes are those of bfloat16 training with the default of every other option.
+    First its axes, and with --shape whether its memory fits; then each axis with its groups, why they go together, the
+    messages of one step in their order, and where each rank is. Bytes are those of bfloat16 training with the default
+    of every other option.
     """
     from clusterbench.cluster import card_with_memory, fewest_nodes
     from clusterbench.job import TrainingJob
@@ -661,12 +673,13 @@ def layout(
     if num_nodes is None:
         num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
     view = view_layout(wanted, num_nodes, rank_order, job)
-    _say(layout_text(view, columns()))
+    memory: list[str] = []
     if job is not None:
         from clusterbench.layout_view.memory import memory_text
         from clusterbench.parallel import from_options
 
-        _say("\n".join(["#", *memory_text(job, from_options({}), card)]))
+        memory = [*memory_text(job, from_options({}), card)]
+    _say(layout_text(view, columns(), memory))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 

@@ -1,4 +1,4 @@
-"""The command lines in README and docs are ones that the programs in them take."""
+"""The command lines in README, docs and the first help are ones that the programs in them take."""
 
 import os
 import re
@@ -63,7 +63,8 @@ def command_lines():
                 yield pytest.param(words, id=f"{page.name}: {' '.join(words)}"[:100])
 
 
-LINES = [*command_lines()]
+OF_HELP = [shlex.split(line) for line in re.findall(r"^ *(clusterbench .*)$", main.help or "", re.MULTILINE)]
+LINES = [*command_lines(), *(pytest.param(words, id=f"--help: {' '.join(words)}") for words in OF_HELP)]
 
 
 def expect_taken(words):

@@ -208,6 +208,32 @@ def test_the_text_marks_what_crosses_and_says_what_passes() -> None:
     assert "#     pp2 over the network: send" in lines
 
 
+def test_the_text_begins_with_the_axes_in_a_table_and_ends_with_the_ranks() -> None:
+    lines = layout_text(view("pp2-tp2", num_nodes=2), memory=["# the 80 GB of a card: fits"]).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("# axis"))
+    assert lines[start : start + 6] == [
+        "# axis   what it is            groups  link",
+        "  tp2    tensor parallelism         2  within a node",
+        "  pp2    pipeline parallelism       2  over the network",
+        "  ends2  first and last stage       2  over the network",
+        "#",
+        "# the 80 GB of a card: fits",
+    ]
+    assert lines[-5:-3] == ["# rank  node  pp  tp", "     0     0   0   0"]
+
+
+def test_with_a_job_the_table_says_what_is_sent_and_silent_ends_have_no_part() -> None:
+    text = layout_text(with_job("pp2-dp2", "llama-8b"))
+    assert "  pp2    pipeline parallelism       2  within a node  " in text
+    assert "  ends2  first and last stage       2  within a node  -      -" in text
+    assert "ends2, first and last stage" not in text
+
+
+def test_warnings_stand_above_the_table() -> None:
+    lines = layout_text(view("tp4", num_nodes=2)).splitlines()
+    assert [line[:10] for line in lines].index("# warning:") < lines.index("#", 3)
+
+
 def test_a_large_layout_is_cut_short_and_says_so() -> None:
     text = layout_text(view("pp16-dp16-tp8+sp", num_nodes=256))
     assert "# and 1,984 more ranks" in text
@@ -267,7 +293,10 @@ def test_a_layout_of_a_shape_says_whether_its_memory_fits() -> None:
 
 def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
     said = CliRunner().invoke(main, ["layout", "pp4-tp2", "--shape", "llama-8b"]).output
-    assert [line.split()[0] for line in said.splitlines() if " stage  " in line] == ["first", "last"]
+    assert [line.split()[0] for line in said.splitlines() if line.startswith(("  first ", "  last "))] == [
+        "first",
+        "last",
+    ]
     assert "24 GB: does not fit" in said
     assert "192 GB: fits" in said
 

@@ -25,6 +25,7 @@ class Reading:
 
     ``problems`` are sentences about what could not be read; ``prices`` are there where rates of the machine were known.
     ``cut_short`` says of a run that was to last a time how much of it is over, where that is not all.
+    ``hosts_of_runs`` are the names of the hosts of each of several runs that stand side by side, to be compared.
     """
 
     run: str
@@ -35,6 +36,7 @@ class Reading:
     problems: tuple[str, ...] = ()
     prices: Prices = field(default_factory=Prices)
     cut_short: tuple[str, ...] = ()
+    hosts_of_runs: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def trained(self) -> list[Trained]:

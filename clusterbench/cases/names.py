@@ -128,5 +128,6 @@ def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
 
 @cache
 def _options(benchmark: str) -> Mapping[str, Option]:
-    kind = benchmarks().get(benchmark)
+    """A benchmark's; of figures of another tool those of a training step, in whose words their steps are told."""
+    kind = benchmarks().get("train_step" if benchmark == "imported" else benchmark)
     return kind.options() if kind else {}

@@ -16,7 +16,7 @@ def sweep_name(rows: Iterable[Row]) -> Callable[[Row], str]:
     """Names the sweep of a row: benchmark, ranks, axis and dtype, and what else tells it from others of the benchmark.
 
     Ranks and dtype are left out where all sweeps share them; of what an operation has for itself (``op``) only what
-    differs between sweeps of the same one is said.
+    differs between sweeps of the same one is said. Of figures of another tool the operation is what was measured.
     """
     points = {id(row.point): row for row in rows}
     values: dict[tuple[str, object], dict[str, set[object]]] = defaultdict(lambda: defaultdict(set))
@@ -32,9 +32,14 @@ def sweep_name(rows: Iterable[Row]) -> Callable[[Row], str]:
     dtypes = {str(row.point["dtype"]) for row in points.values() if row.point.get("dtype")}
 
     def words(row: Row) -> str:
-        parts = [row.benchmark, *([_ranks(row)] if len(ranks) > 1 or row.point.get("axis") else [])]
+        op = str(row.point.get("op") or "")
+        is_named_by_op = row.benchmark == "imported" and op
+        parts = [
+            op if is_named_by_op else row.benchmark,
+            *([_ranks(row)] if len(ranks) > 1 or row.point.get("axis") else []),
+        ]
         parts += [str(row.point["dtype"])] if row.point.get("dtype") and len(dtypes) > 1 else []
-        parts += [str(row.point["op"])] if "op" in differing[row.benchmark, None] and row.point.get("op") else []
+        parts += [op] if "op" in differing[row.benchmark, None] and op and not is_named_by_op else []
         options = differing.get((row.benchmark, row.point.get("op")), ())
         parts += [f"{name}={_short(row.point[name])}" for name in options if name in row.point and name != "op"]
         return ", ".join(parts)

@@ -70,8 +70,8 @@ class BusbwBySize(Chart[Sweep]):
 
     def draw(self, data: Sweep) -> list[Panel]:
         figures = []
-        for names in _panels(data.names):
-            # a curve looks alike in both
+        for part, names in enumerate(_panels(data.names)):
+            # a curve looks alike in both, and unlike those of the panels above
             for title, series, unit in (
                 ("Bus bandwidth", data.bandwidth, "B/s"),
                 ("Time of one call", data.latency, "s"),
@@ -79,10 +79,11 @@ class BusbwBySize(Chart[Sweep]):
                 if curves := [curve for curve in series if curve.name in names]:
                     ticks = {mark.x: format_bytes(mark.x) for curve in curves for mark in curve.marks}
                     levels = _levels(curves, data.limits) if unit == "B/s" else {}
-                    numbers = [names.index(curve.name) for curve in curves]
+                    numbers = [data.names.index(curve.name) for curve in curves]
+                    name = f"{title}, more curves" if part else title
                     figures.append(
                         Lines(
-                            title, curves, unit, ticks, "message size", logarithmic=True, levels=levels, numbers=numbers
+                            name, curves, unit, ticks, "message size", logarithmic=True, levels=levels, numbers=numbers
                         ).panel()
                     )
         return figures

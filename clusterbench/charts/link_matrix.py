@@ -93,7 +93,8 @@ class LinkMatrix(Chart[list[Picture]]):
         slowest, its_rate = f"{matrix.names[source]} -> {matrix.names[part]}", format_value(values[source, part], "B/s")
         one = f"carries {its_rate} ({slowest}{', the slower way' if len(values) > 1 else ''})"
         many = f"median{of_others} {format_value(usual, 'B/s')}, slowest {slowest} with {its_rate}"
-        measured = f"Of {total:,} links {covered:,} {'was' if covered == 1 else 'were'} measured: "
+        number = f"All {total:,}" if covered == total else f"{covered:,} of {total:,}"
+        measured = f"{number} links {'was' if covered == 1 else 'were'} measured: "
         sentences = [
             f"The one link {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
             _judgement(matrix),

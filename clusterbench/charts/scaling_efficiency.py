@@ -19,7 +19,7 @@ MOST, MOST_SWEEPS = 6, 3
 
 @dataclass(frozen=True)
 class Scaled:
-    """One sweep: curves of its efficiency and of its throughput per rank, by kind of layout.
+    """One sweep: curves of its efficiency and of the throughput of all ranks together, by kind of layout.
 
     Of thousands of sweeps a few are drawn: each makes its curves when it is asked for them. ``rates`` are the rows of
     tokens per second and rank, by case.
@@ -35,7 +35,7 @@ class Scaled:
     @cached_property
     def throughput(self) -> tuple[Series, ...]:
         return tuple(
-            self._curve(kind, [self.rates[row.case] for row in runs])
+            self._curve(kind, [_of_all_ranks(self.rates[row.case]) for row in runs])
             for kind, runs in self.sweep.kinds.items()
             if all(row.case in self.rates for row in runs)
         )
@@ -44,11 +44,20 @@ class Scaled:
         return Series(kind, tuple(mark(self.sweep.size(row), row._replace(expected=None)) for row in runs))
 
     @property
-    def ideal(self) -> float | None:
-        """Tokens per second and rank of the smallest run; None where curves are held against several."""
+    def of_smallest(self) -> float | None:
+        """Tokens per second of the smallest run; None where curves are held against several."""
         smallest, *others = self.sweep.smallest
         rate = self.rates.get(smallest.case)
-        return None if rate is None or others else rate.value
+        return None if rate is None or others else _of_all_ranks(rate).value
+
+
+def _of_all_ranks(rate: Row) -> Row:
+    """The throughput of a run, from that of each of its ranks."""
+
+    def together(value: float | None) -> float | None:
+        return None if value is None else value * rate.world_size
+
+    return rate._replace(value=together(rate.value), low=together(rate.low), high=together(rate.high))
 
 
 class ScalingEfficiency(Chart[list[Scaled]]):
@@ -56,13 +65,13 @@ class ScalingEfficiency(Chart[list[Scaled]]):
 
     How to read it
     --------------
-    Left: 100 % means that a rank of the large run does as much work per second as a rank of the smallest one with the
-    same options. Right: the same in tokens per second and rank; the dotted level is the smallest run's, where all
-    curves are held against one. Strong scaling keeps the work of a
-    step, so each rank has less of it; weak scaling keeps the work of a rank. A curve is one kind of layout, whatever
-    its degrees; where several layouts of a kind use as many ranks, the best one is drawn. A pale bar behind a point
-    runs from the 5th to the 95th percentile of all iterations of all repeats. The axis of ranks or nodes is
-    logarithmic.
+    Left: 100 % means that a rank of the large run does as much work per second as a rank of the smallest one with
+    the same options. Right: tokens per second of all ranks together; below the dotted level, the smallest run's,
+    more ranks train slower than few. It is drawn where all curves are held against one run. Strong scaling keeps
+    the work of a step, so each rank has less of it; weak scaling keeps the work of a rank. A curve is one kind of
+    layout, whatever its degrees; where several layouts of a kind use as many ranks, the best one is drawn. A pale
+    bar behind a point runs from the 5th to the 95th percentile of all iterations of all repeats. The axis of ranks
+    or nodes is logarithmic.
     """
 
     title: ClassVar[str] = "Scaling efficiency against ranks or nodes"
@@ -93,12 +102,13 @@ class ScalingEfficiency(Chart[list[Scaled]]):
             if scaled.throughput:
                 panels.append(
                     Lines(
-                        f"{sweep.title}: tokens per second and rank{name}",
+                        f"{sweep.title}: tokens per second of all ranks{name}",
                         scaled.throughput[:MOST],
                         "tokens/s",
                         ticks,
                         x_label=sweep.sizes,
-                        ideal=scaled.ideal,
+                        ideal=scaled.of_smallest,
+                        ideal_name="smallest run",
                     ).panel()
                 )
         return panels

@@ -13,6 +13,7 @@ from clusterbench.charts._part_colours import part_colours
 from clusterbench.drawing.bars import Bars
 from clusterbench.formulas.attribution import Part
 from clusterbench.rows import Row
+from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -53,6 +54,19 @@ class StepBreakdown(Chart[list[Bar]]):
     title: ClassVar[str] = "Where the time of a step goes"
     section: ClassVar[Section] = "step"
     after: ClassVar[str] = "expert_load"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word(
+            "exposed",
+            "Of communication, the time in which it is under way and the rank computes nothing: what a step is longer "
+            "by for it.",
+        ),
+        Word("bubble", "Time in which a rank of a pipeline waits for another stage.", "bubbles"),
+        Word(
+            "imbalance",
+            "Of a step, the time in which a rank waits for a slower one with the same work, and its own delay; of "
+            "experts, how much more the fullest has than the mean.",
+        ),
+    )
 
     def select(self, reading: Reading) -> list[Bar] | None:
         parts = parts_of(reading.rows_of("step_part"), "step_part")

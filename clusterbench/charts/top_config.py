@@ -132,15 +132,16 @@ class TopConfig(Chart[list[Heatmap]]):
     --------------
     A cell names the configuration with the most tokens per second of all that were tried there: the degrees of
     parallelism in use, GAS (gradient accumulation steps), MBS (micro-batch size, in sequences) and the stage of
-    ZeRO; under it that figure, and how the others ended. Of several attempts the best counts, and where two
-    configurations are equally fast both are named. The deeper the colour, the higher the MFU, the share of the peak
-    FLOP/s that the model's own arithmetic takes; the key says how it is counted (palm without the input embedding,
-    palm_6n with it, both with the whole of attention). Where no MFU is known it is the share that is kept of the
-    throughput per rank of the row's smallest size. Choose a cell for the margin over the runner-up with its noise, and
-    for what every other configuration lost: a step longer by 31 %, 22 points bubble means that of these 31 hundredths
-    of the fastest step, 22 are idle time in the pipeline. Ranked by tokens per second, not by MFU, which some
-    conventions count differently for different layouts: a second panel shows what an imported MFU would choose. On CPU
-    ranks over Gloo the picture shows the method; which layout wins there says nothing about a GPU cluster.
+    ZeRO; under it that figure, and how the others ended. Of several attempts the best counts, and where others are
+    equally fast the cell says how many, and its table which. The deeper the colour, the higher the MFU, the share
+    of the peak FLOP/s that the model's own arithmetic takes; the key says how it is counted (palm without the input
+    embedding, palm_6n with it, both with the whole of attention). Where no MFU is known it is the share that is
+    kept of the throughput per rank of the row's smallest size. Choose a cell for the margin over the runner-up with
+    its noise, and for what every other configuration lost: a step longer by 31 %, 22 points bubble means that of
+    these 31 hundredths of the fastest step, 22 are idle time in the pipeline. Ranked by tokens per second, not by
+    MFU, which some conventions count differently for different layouts: a second panel shows what an imported MFU
+    would choose. On CPU ranks over Gloo the picture shows the method; which layout wins there says nothing about a
+    GPU cluster.
     """
 
     title: ClassVar[str] = "The best configuration for each shape and number of nodes"
@@ -399,10 +400,9 @@ def _words(cases: Sequence[Trained], tops: Sequence[Trained], shade: str, figure
     if not tops:
         return Words((), (), tuple(ends))
     upper: list[str] = []
-    for number, case in enumerate(tops[:MOST_TIED]):
-        upper += [*(["or"] if number else []), *_short(case, bold)]
-    if len(tops) > MOST_TIED:
-        upper += _wrapped(f"or {len(tops) - MOST_TIED} more", bold)
+    upper += _short(tops[0], bold)
+    if len(tops) > 1:
+        upper += _wrapped(f"or {len(tops) - 1} as fast", bold)
     figures = [digits(throughput(tops[0])), shade] if figure is throughput else [shade]
     return Words(tuple(upper), tuple(figures), (f"best of {sum(case.is_measured for case in cases)}", *ends))
 
@@ -459,8 +459,8 @@ def heatmap_panel(
         )
         for cell, cases in heatmap.cells.items()
     }
-    tall = {row: max(words[cell].height for cell in words if cell[0] == row) for row in heatmap.rows}
-    width, height = max(3.8, wide * len(sizes)), sum(tall.values()) + _HEADING * len(tall)
+    tall = max(said.height for said in words.values())
+    width, height = max(3.8, wide * len(sizes)), (tall + _HEADING) * len(heatmap.rows)
     title = "\n".join(wrap(heading, int(width / 0.092))[:3])
     key = wrap(f"Colour: {shade.key}", min(LEGIBLE, int(width / _LETTER))) if shade.of_cells else []
     in_line = int(width / _OF_KEY)  # colours of the key
@@ -472,11 +472,11 @@ def heatmap_panel(
         axes.text(-0.47, y + 0.17, row, ha="left", va="center", fontsize=LETTERS, color=INK, fontweight="bold")
         y += _HEADING
         for column, size in enumerate(sizes):
-            cell, area = (row, size), (column - 0.5, y + tall[row], column + 0.5, y)
+            cell, area = (row, size), (column - 0.5, y + tall, column + 0.5, y)
             share = shade.of_cells.get(cell)
             _cell(axes, area, words.get(cell), None if share is None else shade.depth(share))
             entries.append(entry(cell, tops.get(cell, ()), shade, words.get(cell), area))
-        y += tall[row]
+        y += tall
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(y, 0)
     nouns = f"{heatmap.noun}s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
     named_runs = [_named(run, name, stand_apart) for run, name in zip(runs, names_of(runs), strict=True)]
     plan = Plan(
         suite=" and ".join(dict.fromkeys(run.plan.suite for run in named_runs)),
-        question=" ".join(dict.fromkeys(run.plan.question for run in named_runs if run.plan.question)),
+        question="\n".join(dict.fromkeys(run.plan.question for run in named_runs if run.plan.question)),
         cluster=max(
             (run.plan.cluster for run in named_runs), key=lambda cluster: cluster.num_nodes * cluster.ranks_per_node
         ),
@@ -42,6 +42,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         for_s=max(run.plan.for_s for run in named_runs),
         fail_on=tuple(dict.fromkeys(name for run in named_runs for name in run.plan.fail_on)),
     )
+    hosts = _hosts(named_runs)
     if stand_apart:
         rows = [row for run in named_runs for row in rows_across_cases(run.rows, run.plan)]
     else:
@@ -51,7 +52,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         plan=plan,
         histories=tuple(history for run in named_runs for history in run.histories),
         rows=[*rows, *(row for run in named_runs for row in refusal_rows(run))],
-        environment=_environments(named_runs),
+        environment=_environments(named_runs, hosts),
         problems=tuple(f"{run.name}: {problem}" for run in named_runs for problem in run.problems),
         prices=Prices(
             {case: priced for run in named_runs for case, priced in run.prices.by_case.items()},
@@ -59,6 +60,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
             tuple(f"{run.name}: {why}" for run in named_runs for why in run.prices.unused),
         ),
         cut_short=tuple(f"{run.name}: {lacking}" for run in named_runs for lacking in run.cut_short),
+        hosts_of_runs=tuple(map(tuple, hosts)) if stand_apart else (),
     )
 
 
@@ -107,15 +109,25 @@ def _named(run: SingleRun, name: str, in_points: bool) -> SingleRun:
     return SingleRun(name, plan, histories, rows, run.environment, run.problems, prices, run.cut_short)
 
 
-def _environments(runs: Sequence[SingleRun]) -> dict[str, Any]:
-    """Each host once where it said the same in every run, else once a run; the rest stays with its run."""
-    hosts: dict[str, Any] = {}
+def _hosts(runs: Sequence[SingleRun]) -> list[dict[str, Any]]:
+    """The hosts of each run by name; one that said something else in an earlier run has the run in its name."""
+    known: dict[str, Any] = {}
+    of_runs = []
     for run in runs:
-        for host, description in (run.environment.get("hosts") or {}).items():
-            is_known = host in hosts and hosts[host] != description
-            hosts[f"{host} in {run.name}" if is_known else host] = description
+        named = {
+            f"{host} in {run.name}" if known.get(host, description) != description else host: description
+            for host, description in (run.environment.get("hosts") or {}).items()
+        }
+        known |= named
+        of_runs.append(named)
+    return of_runs
+
+
+def _environments(runs: Sequence[SingleRun], hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each host once where it said the same in every run, else once a run; the rest stays with its run."""
     rest = {
         run.name: {name: description for name, description in run.environment.items() if name != "hosts"}
         for run in runs
     }
-    return {**rest, **({"hosts": hosts} if hosts else {})}
+    every = {host: description for of_run in hosts for host, description in of_run.items()}
+    return {**rest, **({"hosts": every} if every else {})}

@@ -54,17 +54,28 @@ class UnlikeHosts(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        said = of_facts(reading.environment)
+        said = _of_runs(reading)
         used = {host for history in reading.histories for seen in history.observations for host in seen.hosts}
+        most = max(map(len, reading.hosts_of_runs), default=len(used))
         if said.findings:
             return said
-        if len(used) < 2 or not reading.ran_here:
+        if most < 2 or not reading.ran_here:
             return Answer()
         if not said.healthy:
             described = sum(bool(host) for host in (reading.environment.get("hosts") or {}).values())
             takes = "environment.json with every host, as 'clusterbench run' writes it"
             return Answer(not_judged=(NotJudged("hosts", f"{described} of {len(used)} are described", takes),))
         return said
+
+
+def _of_runs(reading: Reading) -> Answer:
+    """Of runs that stand side by side each by itself: that they were on unlike machines is no fault of either."""
+    hosts = reading.environment.get("hosts") or {}
+    own = [{name: hosts[name] for name in names} for names in reading.hosts_of_runs] or [hosts]
+    answers = [of_facts({**reading.environment, "hosts": of_run}) for of_run in own]
+    findings = tuple(dict.fromkeys(finding for answer in answers for finding in answer.findings))
+    healthy = tuple(dict.fromkeys(sentence for answer in answers for sentence in answer.healthy))
+    return Answer(findings) if findings else Answer(healthy=healthy)
 
 
 def of_facts(environment: Mapping[str, Any]) -> Answer:

@@ -247,7 +247,7 @@ def _read(
     report = render_report(directory, fail_on)
     reading = derive.read(directory)
     exit_code = told(reading.environment, examine_run(reading))
-    tell(f"report: {report.path}")
+    tell(f"report: {report.link}")
     if stopped is None:
         return exit_code
     tell(f"stopped before the end: {stopped}")

@@ -348,14 +348,34 @@ def _ends(at: Mark, of: Scale) -> tuple[float, float]:
     return min(ends), max(ends)
 
 
+_APART = 0.07
+"""Between two names at the ends of curves, as a share of the axes' height."""
+
+
+def moved_apart(heights: Sequence[float]) -> list[float]:
+    """Where names stand that would touch at these heights, given from the lowest up: no two too near each other, and
+    none above the axes, where it would take their room.
+
+    >>> [round(height, 2) for height in moved_apart([0.2, 0.95, 0.97, 1.0])]
+    [0.2, 0.86, 0.93, 1.0]
+    """
+    moved: list[float] = []
+    for height in heights:
+        moved.append(max(height, moved[-1] + _APART) if moved else height)
+    most = 1.0
+    for place in reversed(range(len(moved))):
+        moved[place] = min(moved[place], most)
+        most = moved[place] - _APART
+    return moved
+
+
 def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> None:
-    """Names at the right ends of the curves, from the lowest up, moved apart where they would touch, and cut where they
-    would take the curves' room."""
-    apart, previous = 0.07, -1.0
-    for height, number, name in sorted(ends, key=lambda end: end[0]):
-        previous = max(height, previous + apart)
+    """Names at the right ends of the curves, moved apart where they would touch, and cut where they would take the
+    curves' room."""
+    ends = sorted(ends, key=lambda end: end[0])
+    for at, (_, number, name) in zip(moved_apart([height for height, _, _ in ends]), ends, strict=True):
         axes.annotate(
-            legible(name, 48), (1.0, previous), (4, 0), xycoords="axes fraction", textcoords="offset points",
+            legible(name, 48), (1.0, at), (4, 0), xycoords="axes fraction", textcoords="offset points",
             va="center", color=MUTED if number is None else WORDS[number % len(WORDS)], fontsize=LETTERS,
             fontweight="normal" if number is None else "bold", annotation_clip=False,
         )  # fmt: skip

@@ -77,6 +77,8 @@ class Progress(Protocol):
 
     def begin(self, number: int, total: int, execution: Execution) -> None: ...
 
+    def reach(self, phase: str) -> None: ...
+
     def end(self, outcome: Outcome, observation: Observation | None) -> None: ...
 
 
@@ -180,6 +182,7 @@ class Conductor:
 
     def _note(self, phase: str, deadline: Deadline | None = None) -> None:
         """Says on disk how far the case got. What a disk that stalls takes for it is no rank's fault."""
+        self.progress.reach(phase)
         began = time.monotonic()
         self._events.meanwhile(lambda: self.run.under_way({**self._under_way, "phase": phase}))
         if deadline is not None:

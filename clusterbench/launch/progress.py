@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TextIO
 
+from rich.padding import Padding
 from rich.text import Text
 
 from clusterbench.launch.conductor import Progress
@@ -50,6 +51,15 @@ class _Clock:
         return f"about {duration(elapsed_s / done * (total - done))} left" if 0 < done < total else ""
 
 
+_DOING = {
+    "spawned": "starting the ranks",
+    "rendezvous": "preparing",
+    "prepared": "checking the result",
+    "checked": "warming up, then timing",
+}
+"""What ranks do that have a phase behind them."""
+
+
 class Lines:
     """Two plain lines a case, for logs and pipes: what begins, so that a hang has a name, and how it ended.
 
@@ -65,10 +75,13 @@ class Lines:
         self._number, self._total, self._execution = number, total, execution
         print(f"[{number}/{total}] {_name(execution)} ...", file=self._stream, flush=True)
 
+    def reach(self, phase: str) -> None:
+        pass
+
     def end(self, outcome: Outcome, observation: Observation | None) -> None:
         self._clock.add(outcome)
         figures = _figures(self._execution, outcome, observation, self._shows)
-        said = ": ".join(filter(None, [outcome.status, figures or outcome.reason]))
+        said = ": ".join(filter(None, [outcome.status, figures or " ".join(outcome.reason.split())]))
         clock = f"{outcome.elapsed_s:.1f} s; {self._clock.text(self._number, self._total)}"
         print(
             f"[{self._number}/{self._total}] {_name(self._execution)} {said} ({clock})", file=self._stream, flush=True
@@ -79,7 +92,7 @@ class Lines:
 
 
 class Bar:
-    """A line for each finished case and a live one for the running case."""
+    """A line for each finished case, and live ones for the running case and what its ranks do."""
 
     def __init__(self, stream: TextIO, clock: _Clock, shows: Shows = _silent) -> None:
         from rich.console import Console
@@ -99,6 +112,7 @@ class Bar:
         )
         self._clock = clock
         self._shows = shows
+        self._said = {""}
         self._task = self._progress.add_task("", total=None, left="")
         self._progress.start()
 
@@ -106,17 +120,21 @@ class Bar:
         self._number, self._total, self._execution = number, total, execution
         self._progress.update(self._task, description=_name(execution), total=total, completed=number - 1)
 
+    def reach(self, phase: str) -> None:
+        lines = filter(None, (_name(self._execution), _DOING.get(phase)))
+        self._progress.update(self._task, description="\n    ".join(lines))
+
     def end(self, outcome: Outcome, observation: Observation | None) -> None:
         style = "green" if outcome.status == "ok" else "bold red"
         count = Text(f"[{self._number}/{self._total}] ", "dim")
         figures = Text(_figures(self._execution, outcome, observation, self._shows), "bold")
-        took = Text(f"({outcome.elapsed_s:.1f} s)", "dim")
-        name = _name(self._execution)
-        self._console.print(
-            count, name, " ", Text(outcome.status, style), " ", figures, " " * bool(figures), took, sep=""
-        )
-        if outcome.reason:
-            self._console.print(Text(f"    {outcome.reason}"))
+        line = Text.assemble(count, _name(self._execution), " ", (outcome.status, style), " " * bool(figures), figures)
+        took = Text(f" ({outcome.elapsed_s:.1f} s)", "dim")
+        has_room = line.cell_len + took.cell_len <= self._console.width  # what was measured says more
+        self._console.print(line + took if has_room else line)
+        if outcome.reason not in self._said:  # every repeat of a skipped case has the same
+            self._console.print(Padding(Text(outcome.reason), (0, 0, 0, 4), expand=False))
+        self._said.add(outcome.reason)
         self._clock.add(outcome)
         left = self._clock.left(self._number, self._total)
         self._progress.update(self._task, completed=self._number, left=left)

@@ -324,7 +324,7 @@ def _settle(directory: RunFolder, said: int, fail_on: tuple[str, ...] | None) ->
 
     report = render_report(directory, fail_on)
     if said != report.verdict.exit_code:
-        tell(f"{report.text}\nreport: {report.path}")
+        tell(f"{report.text}\nreport: {report.link}")
     return report.verdict.exit_code
 
 

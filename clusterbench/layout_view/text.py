@@ -1,4 +1,5 @@
-"""A layout as text: ranks node by node, every axis with its groups, and the step's messages in their order."""
+"""A layout as text: its axes in a table, then each with its groups, the step's messages in their order, and the ranks
+node by node."""
 
 from __future__ import annotations
 
@@ -18,16 +19,21 @@ MEMBERS_SHOWN = 16
 FIGURES = "Bytes are those on the busiest link of the rank that sends most in a phase, all its calls together."
 
 
-def layout_text(view: LayoutView, width: int = WIDTH) -> str:
-    """For a terminal of so many columns; what crosses nodes has a ``*``."""
+def layout_text(view: LayoutView, width: int = WIDTH, memory: Sequence[str] = ()) -> str:
+    """For a terminal of so many columns; what crosses nodes has a ``*``.
+
+    The answer comes first: what to beware of, the axes in a table, and ``memory``, the lines that say whether it fits.
+    """
     about = [f"{view.layout}: {degrees_text(view)}, {order_text(view)}", job_text(view)]
     parts = [
         [line for text in filter(None, about) for line in _prose(text, width)],
-        _places(view),
-        *(_axis_text(view, axis, width) for axis in view.axes),
+        [line for finding in view.findings for line in _prose(f"warning: {finding}", width)],
+        _axes_table(view),
+        memory,
+        *(_axis_text(view, axis, width) for axis in view.axes if not _is_idle(axis)),
         _mix_text(view, width),
         _step_text(view, width),
-        [line for finding in view.findings for line in _prose(f"warning: {finding}", width)],
+        _places(view),
     ]
     return "\n#\n".join("\n".join(lines) for lines in parts if lines)
 
@@ -146,6 +152,36 @@ def _sent_text(op: str, count: int, size_bytes: float) -> str:
 
 def calls_text(op: str, count: int) -> str:
     return f"{count:,} x {op}"
+
+
+def _axes_table(view: LayoutView) -> list[str]:
+    """A line an axis: how many groups of how many ranks, over which link, and what a rank sends along it in a step."""
+    rows = [
+        [
+            f"{axis.name}{axis.degree}",
+            axis.meaning.title,
+            len(axis.groups),
+            "over the network" if axis.crossing else "within a node",
+            *_sent_in_all(axis),
+        ]
+        for axis in view.axes
+    ]
+    sent = [] if view.job is None else ["calls", "sent in a step"]
+    return aligned(["axis", "what it is", "groups", "link", *sent], rows) if rows else []
+
+
+def _sent_in_all(axis: AxisView) -> list[str]:
+    """How many calls, and the bytes of all of them; nothing where no job was named."""
+    if axis.ops is None or axis.bytes_per_step is None:
+        return []
+    return (
+        [f"{sum(count for _, count, _ in axis.ops):,}", format_bytes(axis.bytes_per_step)] if axis.ops else ["-", "-"]
+    )
+
+
+def _is_idle(axis: AxisView) -> bool:
+    """Whether the ends of a pipeline have nothing to tell each other: a model whose embedding is not tied."""
+    return axis.name == "ends" and axis.ops == ()
 
 
 def _places(view: LayoutView) -> list[str]:

@@ -87,7 +87,7 @@ def _fits(advice: Advice) -> str:
         )
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
-        f"recomputation ({advice.num_fitting} of {advice.tried} forms). The least is needed by {least.words}: "
+        f"recomputation ({advice.num_fitting:,} of {advice.tried:,} forms). The least is needed by {least.words}: "
         f"{least.memory_bytes / 1e9:.1f} GB."
     )
 

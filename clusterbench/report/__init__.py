@@ -43,8 +43,10 @@ _SHOWN, _MOST = 5, 100  # findings of one diagnosis on the page at once, and at 
 _MOST_SET_ASIDE = 200
 _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 4  # sentences of charts above the first of them
+_FEW_BENCHMARKS = 3  # that one chart may speak for
 _MOST_NAMED = 6
-_HALF = 420  # points: a wider figure has letters too small to read in half the page
+_MOST_SOURCES = 4  # runs below a figure that leaves its page
+_HALF = 456  # points: a wider figure has letters too small to read in half the page; page.css: .figures
 _MOST_COLUMNS = 8  # of a table in Markdown
 _MOST_PANELS, _OPEN = 6, 4  # of a figure; where it has more, as for many workloads, the first stand open
 _MOST_PRINTED = 12  # lines of a table behind a figure, on paper; page.css hides the others
@@ -140,12 +142,18 @@ def render_report(
     return Report(path, judged, headline, hosts, prices_text(reading), markdown(reading, answers, judged, headline))
 
 
-def markdown(reading: Reading, answers: Mapping[str, Answer], judged: Verdict, headline: Headline) -> str:
+def markdown(
+    reading: Reading,
+    answers: Mapping[str, Answer],
+    judged: Verdict,
+    headline: Headline,
+    runs: Sequence[Mapping[str, str]] = (),
+) -> str:
     """What a page says first, for a pull request or a chat."""
     findings = [finding for _, found in _worst_first(answers) for finding in found if finding.severity != "note"]
     told = {"case", "outcome", *reading.by_metric}  # what else a case is, its name says
     table = [column for column in columns(reading, MOST_CASES) if column.name in told][:_MOST_COLUMNS]
-    source = list(_source(reading, judged, headline))
+    source = list(_source(reading, judged, headline, runs))
     return as_markdown(headline, judged, findings, table, len(reading.histories), source)
 
 
@@ -178,7 +186,7 @@ def page(
         most_compared=_MOST,
         headline=headline,
         verdict=judged,
-        summary=list(_summary(reading)),
+        summary=[(name, value) for name, value in circumstances(reading) if not runs or name not in runs[0]],
         suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
         num_hosts=_num_hosts(reading),
         most_suspects=_MOST_SUSPECTS,
@@ -209,7 +217,7 @@ def page(
         data=_json(
             {
                 "run": reading.run,
-                "source": list(_source(reading, judged, headline)),
+                "source": list(_source(reading, judged, headline, runs)),
                 "columns": [column.packed() for column in table],
                 "details": unfolded,
                 "panels": [panel.data for figure in figures for panel in figure["panels"]],
@@ -313,13 +321,18 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
 
 
 def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
-    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended."""
+    """Of a run of several benchmarks that were measured here: how many were, and how each of the others ended.
+
+    One answer speaks for a run of few: a step and the ceilings that it is held against.
+    """
     ends: dict[str, set[str]] = {}
     for history in reading.histories:
         end = history.status if history.status != "ok" else "no whole record"
         ends.setdefault(history.case.benchmark, set()).add("" if history.pooled is not None else end)
     others = {name: status for name, status in ends.items() if "" not in status}
-    if num_answers < 2 or not reading.ran_here or (not others and len(ends) <= num_answers):
+    one_speaks = num_answers == 1 and len(ends) <= _FEW_BENCHMARKS
+    each_speaks = not others and len(ends) <= num_answers
+    if one_speaks or each_speaks or not reading.ran_here:
         return
     by_end: dict[str, list[str]] = {}
     for name, status in others.items():
@@ -449,8 +462,8 @@ def _set_aside(reading: Reading) -> list[dict[str, str]]:
     ]
 
 
-def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
-    """What was run on what."""
+def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
+    """What was run on what: machine, device, hosts and versions, when, for how long, and how many cases."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
     if reading.is_imported and cluster.device == "cpu":  # few texts say on what their ranks computed
@@ -479,11 +492,13 @@ def _summary(reading: Reading) -> Iterator[tuple[str, str]]:
     yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
 
 
-def _source(reading: Reading, judged: Verdict, headline: Headline) -> Iterator[str]:
+def _source(reading: Reading, judged: Verdict, headline: Headline, runs: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """What stands below a figure that leaves its page: of which run it is, on what and when, and what it cannot say."""
-    said = dict(_summary(reading))
-    yield " · ".join(filter(None, ("clusterbench", reading.plan.suite, reading.run, said.get("started"), judged.words)))
-    yield " · ".join(said[name] for name in ("machine", "device", "versions") if name in said)
+    said = dict(circumstances(reading))
+    started = said.pop("started", "") if not runs else ""
+    yield " · ".join(filter(None, ("clusterbench", reading.plan.suite, reading.run, started, judged.words)))
+    for run in runs[:_MOST_SOURCES] or [said]:
+        yield " · ".join(filter(None, map(run.get, ("run", "machine", "device", "versions", "started"))))
     if headline.caution:
         yield headline.caution
 

@@ -5,6 +5,8 @@
   tip.setAttribute("aria-hidden", "true"); // the place itself has the words
   document.body.append(tip);
   let pointed = null;
+  let isStill = false; // after a choice the page scrolls below the pointer, which then is over a place that nobody asked
+  document.addEventListener("pointermove", () => { isStill = false; });
 
   function point(place, hint) {
     pointed = place;
@@ -56,12 +58,15 @@
     const hint = (place) => story(place) ? "Click or Enter: more of this" : line(place) >= 0 ? "Click or Enter: its case" : "";
     const choose = (place) => {
       leave();
+      isStill = true;
       if (story(place)) tell(panel, place, story(place));
       else if (line(place) >= 0) home(line(place), place);
     };
     const over = (event) => event.target.closest("[data-entry]");
     let isSecond = true; // a first tap shows, a second one chooses; a mouse has shown already
-    list.addEventListener("pointerover", (event) => { if (event.pointerType !== "touch") point(over(event), hint(over(event))); });
+    const pointAt = (event) => { if (event.pointerType !== "touch") point(over(event), hint(over(event))); };
+    list.addEventListener("pointerover", (event) => { if (!isStill) pointAt(event); });
+    list.addEventListener("pointermove", (event) => { if (isStill) pointAt(event); });
     list.addEventListener("pointerout", (event) => { if (event.pointerType !== "touch") leave(); });
     list.addEventListener("pointerdown", (event) => {
       isSecond = event.pointerType !== "touch" || pointed === over(event);
@@ -144,7 +149,8 @@
     for (const other of panel.querySelectorAll("[aria-selected=true]")) other.setAttribute("aria-selected", "false");
     place.setAttribute("aria-selected", "true");
     panel.after(box);
-    head.focus();
+    head.focus({ preventScroll: true });
+    head.scrollIntoView({ block: "nearest" }); // no further than needed, so that the place stays in sight
   }
 
   // Downloads

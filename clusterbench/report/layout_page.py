@@ -13,6 +13,7 @@ from markupsafe import Markup
 from clusterbench import __version__
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_words
+from clusterbench.layout_view.step import Phase
 from clusterbench.layout_view.text import (
     FIGURES,
     bytes_text,
@@ -62,7 +63,7 @@ def layout_page(view: LayoutView) -> str:
         nesting=list(_nesting(view)),
         orders=[(orders_text(order), crossing_text(order)) for order in view.orders] if view.num_nodes > 1 else [],
         phases=list(_phases(view)),
-        figures_of="" if view.job is None else f"{FIGURES} ",
+        figures_of="" if view.job is None else f"{FIGURES} The longer its bar, the more bytes a phase has. ",
         step_alt=f"{plural(drawn, 'rank')} on {plural(len(nodes), 'node')}; the list of phases says what passes",
         ranks=ranks,
         more=f"{plural(left_out, 'more rank')} not drawn." if left_out else "",
@@ -104,10 +105,31 @@ def _data(view: LayoutView, drawn: int) -> Markup:
     return Markup(json.dumps(data, separators=(",", ":")))
 
 
-def _phases(view: LayoutView) -> Iterator[dict[str, str]]:
-    for phase in view.phases:
+def _phases(view: LayoutView) -> Iterator[dict[str, Any]]:
+    """Each in words, and with a bar for each of its axes that carries bytes, against the longest."""
+    carried = [_carried(phase) for phase in view.phases]
+    most = max((size for of_axis in carried for size in of_axis.values()), default=0.0)
+    for phase, of_axis in zip(view.phases, carried, strict=True):
         words = phase.words
-        yield {"title": words.title, "when": words.when, "what": words.what, "figures": phase_text(view, phase)}
+        yield {
+            "title": words.title,
+            "when": words.when,
+            "what": words.what,
+            "figures": phase_text(view, phase),
+            "bars": [
+                {"is_far": bool(view.axis(name).crossing), "percent": f"{100 * size / most:.1f}"}
+                for name, size in of_axis.items()
+            ],
+        }
+
+
+def _carried(phase: Phase) -> dict[str, float]:
+    """Bytes along each axis in a phase; nothing where no job was named."""
+    of_axis: dict[str, float] = {}
+    for message in phase.messages:
+        if message.link_bytes:
+            of_axis[message.axis] = of_axis.get(message.axis, 0.0) + message.link_bytes
+    return of_axis
 
 
 def _nesting(view: LayoutView) -> Iterator[dict[str, Any]]:

@@ -13,11 +13,10 @@ from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
-from clusterbench.report import Compared, Report, figures_of, headline_of, machine, markdown, page, when
+from clusterbench.report import Compared, Report, circumstances, figures_of, headline_of, markdown, page
 from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
-from clusterbench.words import few
 
 
 @uncollected()
@@ -56,35 +55,30 @@ def render_together(
     about = [*map(_about, single.values())]
     written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
-    said = markdown(reading, answers, judged, headline)
+    said = markdown(reading, answers, judged, headline, about)
     return Report(written, judged, headline, prices=prices_text(reading), markdown=said)
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:
-    """Each run against the first, as ``clusterbench compare`` has it; nothing of one without a case of the first."""
+    """Each run of the first one's suite against it, as ``clusterbench compare`` has it, where they share a case."""
     (base, before), *others = readings.items()
     hashes = {history.case.hash for history in before.histories}
     for name, after in others:
-        if not before.is_imported and any(history.case.hash in hashes for history in after.histories):
+        shares = any(history.case.hash in hashes for history in after.histories)
+        if shares and not before.is_imported and after.plan.suite == before.plan.suite:
             found = compare_readings(before, after, base, name)
             yield Compared(f"{name} against {base}", tuple(summary(found)[:-1]), rows(found), tuple(notes(found)))
 
 
 def _about(reading: Reading) -> dict[str, str]:
     """What the table of runs says of one."""
-    cluster = reading.plan.cluster
     judged = verdict(reading, examine(reading))
-    started = min(
-        (outcome.started for history in reading.histories for outcome in history.outcomes if outcome.started),
-        default="",
-    )
+    said = dict(circumstances(reading))
     return {
         "run": reading.run,
         "suite": reading.plan.suite,
         "measured": f"{judged.measured.word}: {judged.measured.sentence}",
         "proven": f"{judged.proven.word}: {judged.proven.sentence}",
         "health": f"{judged.machine.word}: {judged.machine.sentence}",
-        "machine": machine(cluster),
-        "hosts": few(cluster.hosts),
-        "started": when(started),
+        **{name: said.get(name, "") for name in ("machine", "device", "hosts", "versions", "started")},
     }

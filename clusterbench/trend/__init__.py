@@ -27,7 +27,7 @@ from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
 from clusterbench.trend.changed import changes
 from clusterbench.types import MetricKind, metric_key
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 Verdict = Literal["worse", "better", "steady", "too few runs"]
 
@@ -168,11 +168,11 @@ def trend_of(readings: Mapping[str, Reading], threshold: float) -> Trend:
     left_out = tuple(_left_out(started, ordered, without))
     if not enough:
         most = max((len(series.runs) for series in found), default=0)
-        said = f" Left out: {'; '.join(left_out)}." if left_out else ""
+        said = f" Left out: {few(left_out)}." if left_out else ""
         has = f"{plural(len(ordered), 'run')} here at most {most} {'has' if most == 1 else 'have'} one"
         raise SuiteError(
-            f"a trend takes {FEWEST} runs that have a main figure of one case, and of {has}.{said} Name more runs of "
-            "the same suite, or hold two against each other with 'compare'."
+            f"a trend takes {FEWEST} runs that have a main figure of one case, and of {has}.{said}\n"
+            "hint: name more runs of the same suite, or hold two against each other with 'clusterbench compare'"
         )
     return Trend(
         tuple(started),

@@ -174,6 +174,9 @@ class _Watch:
         self.began_s.append(time.perf_counter())
         self.cpu_s.append(time.process_time())
 
+    def reach(self, phase):
+        pass
+
     def end(self, outcome, observation):
         self.outcomes.append(outcome)
 

@@ -223,7 +223,7 @@ def test_a_chart_names_what_the_diagnosis_names(slow, place):
     (matrix,) = matrices(in_rails(4, 4, slow))
     answer = Links().answer([*_pictures(matrix)])
     assert f" Slower than their peers: {place}." in answer
-    assert answer.startswith("Of 24 links 24 were measured: median of the others 10.0 GB/s, slowest ")
+    assert answer.startswith("All 24 links were measured: median of the others 10.0 GB/s, slowest ")
 
 
 def test_rails_of_one_node_are_refused():

@@ -68,6 +68,23 @@ def test_an_axis_is_named_with_its_layout() -> None:
     assert [series.name for series in sweep.bandwidth] == ["planted, 4 of 8 ranks along tp of dp2-tp4"]
 
 
+def test_what_another_tool_measured_is_named_by_its_operation() -> None:
+    rows = [
+        row(
+            case(f"{op}-{size_bytes}", 8, benchmark="imported", point={"op": op, "size_bytes": size_bytes}),
+            "busbw",
+            2e9,
+        )
+        for op in ("all_gather", "all_reduce")
+        for size_bytes in (8, 64)
+    ]
+    both, one = (BusbwBySize().select(of_rows(some)) for some in (rows, rows[:2]))
+    assert both is not None
+    assert [series.name for series in both.bandwidth] == ["all_gather", "all_reduce"]
+    assert one is not None
+    assert BusbwBySize().answer(one).startswith("all_gather reaches 2.0 GB/s bus bandwidth at ")
+
+
 def test_many_curves_are_spread_over_panels() -> None:
     rows = []
     for root in range(20):
@@ -76,7 +93,10 @@ def test_many_curves_are_spread_over_panels() -> None:
             rows.append(row(planned, "busbw", 1e9, unit="B/s"))
     sweep = BusbwBySize().select(of_rows(rows))
     assert sweep is not None
-    assert len(BusbwBySize().draw(sweep)) == 3
+    drawn = BusbwBySize().draw(sweep)
+    assert [panel.title for panel in drawn] == ["Bus bandwidth", *["Bus bandwidth, more curves"] * 2]
+    first, second = ({line.get_color() for line in panel.figure.axes[0].lines} for panel in drawn[:2])
+    assert len(second - first) == 2  # the palette has eight
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table of cases."
 
 

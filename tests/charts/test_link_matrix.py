@@ -56,7 +56,7 @@ def test_the_answer_counts_links_and_names_the_slow_one() -> None:
     data = LinkMatrix().select(of_rows(links(one_slow)))
     assert data is not None
     assert LinkMatrix().answer(data) == (
-        "Of 6 links 6 were measured: median of the others 10.0 GB/s, slowest n2 -> n4 with 5.0 GB/s. "
+        "All 6 links were measured: median of the others 10.0 GB/s, slowest n2 -> n4 with 5.0 GB/s. "
         "Slower than their peers: n2 <-> n4."
     )
 

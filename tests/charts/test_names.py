@@ -11,6 +11,7 @@ import pytest
 
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cases import Reading
+from clusterbench.cases.names import apart
 from clusterbench.charts import charts
 from clusterbench.cluster import Cluster
 from clusterbench.layout import ParallelLayout
@@ -116,6 +117,12 @@ def test_no_two_cases_of_a_figure_have_one_name(name: str) -> None:
     found = named(read(list(swept(name, values_of(OPTIONS[name])))))
     assert {called: cases for called, cases in found.items() if len(cases) > 1} == {}
     assert {"memory", "traffic", "step_breakdown"} <= {chart for chart, *_ in found}
+
+
+def test_a_step_of_another_tool_is_named_in_the_words_of_ours() -> None:
+    points = ({"layout": "dp8", "shape": shape, "micro_batch_size": mbs} for shape, mbs in (("a", 1), ("b", 2)))
+    rows = [row(case(str(point), 8, benchmark="imported", point=point), "mfu", 0.5) for point in points]
+    assert apart(rows) == ["a, mbs 1", "b, mbs 2"]
 
 
 def test_a_sweep_of_compression_is_compared() -> None:

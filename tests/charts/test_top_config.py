@@ -244,7 +244,7 @@ def test_micro_batches_are_chosen_together_with_the_layout() -> None:
     ]
 
 
-def test_the_best_of_several_attempts_counts_and_a_tie_names_both() -> None:
+def test_the_best_of_several_attempts_counts_and_a_tie_makes_no_cell_taller() -> None:
     rows = [
         *tried("dp4", 1, 900, attempt=1),
         *tried("dp4", 1, 950, attempt=2),
@@ -252,11 +252,18 @@ def test_the_best_of_several_attempts_counts_and_a_tie_names_both() -> None:
         *tried("pp4", 1, 800, attempt=1),
         *tried("tp1", 1, 300, attempt=1),
     ]
-    assert "DP4\nMBS 1\nor\nTP4\nMBS 1" in texts(rows)
+    assert "DP4\nMBS 1\nor 1 as fast" in texts(rows)
     assert entry(rows, "small", 4).cells[2] == "dp4, MBS 1 or tp4, MBS 1"
     assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
         "Fastest: small on 4 ranks with dp4 or tp4 (950 tokens/s, best of 4)."
     )
+
+
+def test_all_cells_are_equally_large() -> None:
+    large = [*step("dp2-tp2", 900, "large", zero_stage=1), *step("tp4", 900, "large"), *step("pp4", 800, "large")]
+    cells = panel([*FOUR, *step("tp1", 300), *large]).figure.axes[0].patches
+    assert len({round(abs(cell.get_height()), 9) for cell in cells}) == 1
+    assert len(cells) == 4
 
 
 def test_an_imported_mfu_that_would_choose_otherwise_is_shown_with_the_reason() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -19,14 +20,17 @@ from clusterbench.types import Case
 EXAMPLE = RunFolder.open(Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu")
 
 
-def part(path: Path, is_in: Callable[[Case], bool], cpu: str = "") -> RunFolder:
-    """A run of some cases of the example, on its machine or on another one."""
-    plan = EXAMPLE.plan()
+def part(path: Path, is_in: Callable[[Case], bool], cpu: str = "", suite: str = "") -> RunFolder:
+    """A run of some cases of the example, on its machine or on another one, in its suite or in another one."""
+    plan, environment = EXAMPLE.plan(), copy.deepcopy(dict(EXAMPLE.environment()))
     if cpu:
         plan = replace(plan, cluster=replace(plan.cluster, cpu_name=cpu))
+        environment["hosts"]["vm"]["cpu_model"] = cpu
+    if suite:
+        plan = replace(plan, suite=suite, question=f"What of {suite}?")
     cases = tuple(case for case in plan.cases if is_in(case))
     kept = {case.hash for case in cases}
-    run = RunFolder.create(path, b"suite: part\n", replace(plan, cases=cases), EXAMPLE.environment())
+    run = RunFolder.create(path, b"suite: part\n", replace(plan, cases=cases), environment)
     observed = {
         (observation.hash, observation.repeat, observation.attempt): observation
         for observation in EXAMPLE.observations()
@@ -131,6 +135,30 @@ def test_runs_of_the_same_cases_are_compared_on_their_page(tmp_path: Path) -> No
     lines = [line.split("</td><td>") for line in table.split("<tbody>")[1].split("<tr><td>")[1:]]
     assert (lines[0][:2], lines[0][4]) == (["train_step/1n2/tp2", "step_time"], "+800.0%")
     assert "smallest change this would have shown" in table
+
+
+def test_runs_on_unlike_machines_are_no_fault_of_either(tmp_path: Path) -> None:
+    """A run on one machine beside a run on another made the machine SUSPECT, exit code 1, and hid one of the two."""
+    before = part(tmp_path / "before", lambda case: case.world_size < 3)
+    after = part(tmp_path / "after", lambda case: case.world_size < 3, cpu="AMD EPYC 9965")
+    done = report(before.path, after.path, "--out", tmp_path / "both")
+    assert (done.exit_code, "SUSPECT" in done.stderr) == (0, False)
+    page = (tmp_path / "both" / "index.html").read_text()
+    assert "the CPU is AMD EPYC 9965 in new and AMD EPYC in base" in page
+    runs, above = page.split('<section id="runs">')[1].split("</section>")[0], page.split('<section id="runs">')[0]
+    assert "<td>AMD EPYC (Gloo)</td>" in runs
+    assert "<td>AMD EPYC 9965 (Gloo)</td>" in runs
+    assert "<dt>device</dt>" not in above
+
+
+def test_runs_of_two_suites_are_not_compared_and_ask_two_questions(tmp_path: Path) -> None:
+    """They share cases, such as products of matrices, but no question: 5 cases of one were 'not in new'."""
+    one, other = (part(tmp_path / name, lambda case: case.world_size < 3, suite=name) for name in ("one", "other"))
+    done = report(one.path, other.path, "--out", tmp_path / "both")
+    assert done.stderr.startswith("What of one?\nWhat of other?\n")
+    page = (tmp_path / "both" / "index.html").read_text()
+    assert '<h1 class="several">What of one?\nWhat of other?</h1>' in page
+    assert 'id="compared"' not in page
 
 
 def test_parts_of_one_experiment_are_not_compared(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_variables_come_too_late_for_a_library_that_has_been_loaded():
 def conduct(tmp_path, agents):
     plan = Plan("mpi", "", Cluster(1, 4, "cpu", hosts=("a",)), 1, (case(),), ())
     run = RunFolder.create(tmp_path / "run", b"", plan, {})
-    silent = SimpleNamespace(begin=lambda *_: None, end=lambda *_: None)
+    silent = SimpleNamespace(begin=lambda *_: None, reach=lambda *_: None, end=lambda *_: None)
     Conductor(agents, run, silent).conduct([Execution(case(), 0, 1)])
     return run.outcomes()
 

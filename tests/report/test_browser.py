@@ -336,6 +336,11 @@ def test_a_story_unfolds_below_its_figure_and_closes(open_page: Callable[..., Pa
     page = open_page(tp_scale_run(tmp_path / "run"))
     _entry(page, "planted-1", 0).click()
     assert page.evaluate("document.activeElement.textContent") == "Why it lost"
+    # What the browser says when the page has scrolled below a pointer that stands still: no tooltip covers the story.
+    _entry(page, "planted-1", 1).evaluate("it => it.dispatchEvent(new PointerEvent('pointerover', { bubbles: true }))")
+    assert page.locator("#tip").is_hidden()
+    _entry(page, "planted-1", 2).hover()
+    assert page.locator("#tip").is_visible()
     assert "It was slower by 31 %.\n\n<b>Markup</b> is text." in page.inner_text(".story")
     assert page.locator(".story tbody tr").all_inner_texts() == ["1\ttp1\tcase\ntrain_step/1n1/tp1", "2\trefused\t"]
     page.keyboard.press("Escape")

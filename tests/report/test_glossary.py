@@ -64,6 +64,12 @@ def test_a_page_explains_every_abbreviation_in_it(make: Callable[[Path], RunFold
     assert unexplained(visible(page)) == set()
 
 
+def test_the_parts_of_a_step_are_words_of_a_page_that_draws_them() -> None:
+    named = {word.name for word in words_in("<text>exposed tp</text><text>bubble, imbalance</text>", glossary())}
+    assert {"exposed", "bubble", "imbalance"} <= named
+    assert "exposed" not in {word.name for word in words_in("<text>busbw</text>", glossary())}
+
+
 @pytest.mark.parametrize("name", sorted(charts()))
 def test_captions_have_no_word_that_the_glossary_lacks(name: str) -> None:
     kind = charts()[name]

@@ -54,6 +54,15 @@ def test_every_phase_and_every_remark_is_in_the_page() -> None:
         assert remark.text.split(".")[0].replace("'", "&#39;") in page
 
 
+def test_bars_show_which_phase_has_most_bytes_and_which_cross_the_network() -> None:
+    page = layout_page(view("dp2-tp2", 2, "llama-8b"))
+    phases = page.split('<ol class="phases">')[1].split("</ol>")[0].split("<li>")[1:]
+    averaged = next(phase for phase in phases if "Gradients are averaged" in phase)
+    assert '<i class="bytes far" style="width: 100.0%">' in averaged
+    assert '<i class="bytes" style="width: ' in phases[0]
+    assert "bytes" not in layout_page(view("dp2-tp2", 2)).split('<ol class="phases">')[1].split("</ol>")[0]
+
+
 def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
     page = layout_page(view("pp16-dp16-tp8+sp", 256))
     assert "1,536 more ranks not drawn." in page

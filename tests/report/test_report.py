@@ -121,6 +121,11 @@ def test_of_a_tour_it_says_how_many_benchmarks_have_figures_and_how_the_others_e
         "5 TFLOP/s.",
         "8 GB/s.",
     )
+    # One chart does not speak for a tour: a page of doctor told a bandwidth where it was asked for health.
+    assert headline_of(reading, [drawn("5 TFLOP/s.", matrices)]).answers == (
+        "2 of 4 benchmarks have figures; skipped: disks; failed: nics.",
+        "5 TFLOP/s.",
+    )
 
 
 def test_a_cpu_run_says_what_it_cannot_say(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_fewer_than_five_runs_are_refused(tmp_path: Path, number: int, words: st
     ended = command(*series(tmp_path, [0.010] * number))
     assert ended.exit_code == 2
     assert f"a trend takes 5 runs that have a main figure of one case, and {words} one." in ended.output
+    assert "\nhint: name more runs of the same suite" in ended.output
 
 
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
