@@ -208,6 +208,7 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
     [
         (("--quick", "--deep"), "exclude each other"),
         (("--limit", "5s"), "--limit has no effect without --prolog"),
+        (("--prolog", "--limit", "2s"), "--limit must be 3s or more, which the facts alone may take"),
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
         (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
         (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),
