@@ -17,7 +17,8 @@ from textwrap import dedent
 from typing import NamedTuple
 
 _DAY, _CLOCK, _FRACTION = r"\d{4}[-/]\d\d[-/]\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
-_SYSLOG_TIME = rf"(?P<time>[A-Z][a-z]{{2}} [ \d]\d {_CLOCK})"
+_NAMED_DAY = r"[^\W\d_]{2,4}\.?"  # month or day of the week, in any language
+_SYSLOG_TIME = rf"(?P<time>{_NAMED_DAY} [ \d]\d {_CLOCK})"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
 _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
 _PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./@()-]*(?:\[\d+\])?: "
@@ -85,7 +86,7 @@ _LOGGERS = (
     _Form(rf"(?:<\d+>)?{_SYSLOG_TIME}(?:\.\d+)? (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
     _Form(rf"<\d+>1 (?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?P<host>[\w.-]+) \S+ \S+ \S+ "
           r"(?:-|\[[^\]]*\]) ", _SURE),  # RFC 5424
-    _Form(rf"[A-Z][a-z]{{2}} (?P<time>{_DAY} {_CLOCK})(?:\.\d+)? [\w+:-]+ (?P<host>[\w.-]+) {_PROGRAM}",
+    _Form(rf"{_NAMED_DAY} (?P<time>{_DAY} {_CLOCK})(?:\.\d+)? [\w+:-]+ (?P<host>[\w.-]+) {_PROGRAM}",
           _MOST),  # journalctl -o short-full
     _Form(
         rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _HALF
