@@ -73,7 +73,8 @@ _LAUNCHERS = (
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{6}}Z [0-9a-f]{{2}}[OE][+ ]", _SURE),  # GitLab
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{7,9}}Z ", _SURE),  # kubectl --timestamps
     _Form(rf"(?!{_LEVEL} )(?:[\w.-]+@)?(?P<host>[\w.-]+) +\| ", _MOST),  # Docker Compose; docker service logs
-    _Form(r"\[(?P<host>(?=[a-z-]*\d)[a-z0-9]+(?:-[a-z0-9]+)+)(?: [a-z][a-z0-9-]*)?\] ", _MOST),  # kubetail
+    _Form(r"\[(?!(?:gpu|cuda|rank|nic|port|link|numa|device|step)-\d)(?P<host>(?=[a-z-]*\d)[a-z0-9]+(?:-[a-z0-9]+)+)"
+          r"(?: [a-z][a-z0-9-]*)?\] ", _MOST),  # kubetail
     _Form(r"(?P<rank>\d+): ", _MOST),  # srun --label
 )  # fmt: skip
 _TIME_AND_LEVEL = _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE)

@@ -214,6 +214,11 @@ def test_ranks_are_told_apart_only_where_there_are_several():
     assert [*File.of("x.txt", "0: a\n0: b\n").by_host] == ["x.txt"]
 
 
+def test_a_part_of_a_host_in_brackets_is_no_pod():
+    assert {line.origin for line in unwrapped("[gpu-0] a\n[gpu-1] b\n")} == {""}
+    assert {line.origin for line in unwrapped("[llm-0] a\n[llm-1] b")} == {"llm-0", "llm-1"}
+
+
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
 
 
