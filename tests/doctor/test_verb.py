@@ -90,7 +90,7 @@ def test_a_file_is_replaced_in_one_step_through_its_link_and_a_pipe_stays_one(tm
     environment = {"hosts": {"n1": healthy().host(tmp_path).environment}}
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "found.json")
-    told(Asked("quick", json=link, junit=Path("/dev/null")), (), None, environment, None)
+    told(Asked("quick", json=link, junit=Path("/dev/null")), None, environment)
     assert json.loads((tmp_path / "found.json").read_text())["hosts"] == ["n1"]
     assert link.is_symlink()
     assert not Path("/dev/null").is_file()
