@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_LEAST_LIMIT_S = 3.0
+"""Of ``doctor --prolog``: below it nothing is ever judged, and Python's own start is no shorter than a second."""
+
 _NOT_READ = 128 + signal.SIGPIPE
 """What a shell calls the end of a program whose reader is gone; click's own 1 would mean that something is faulty."""
 
@@ -511,6 +514,8 @@ def doctor(
         raise click.UsageError("--quick, --deep, --log and --prolog exclude each other")
     if limit_s is not None and not prolog:
         raise click.UsageError("--limit has no effect without --prolog")
+    if limit_s is not None and limit_s < _LEAST_LIMIT_S:
+        raise click.UsageError(f"--limit must be {_LEAST_LIMIT_S:g}s or more, which the facts alone may take")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
 
     for name in ("out", "device") if quick or prolog else ():

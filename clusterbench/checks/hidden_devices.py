@@ -30,14 +30,15 @@ class HiddenDevices(HostCheck):
         facts = host.of(DeviceFiles)
         container = host.of(Virtualization).container
         faults = (*_topology(host, facts), *_gpus(facts, container not in (None, "none")))
-        return Judged(faults, "" if faults else f"shown: {plural(facts.num_pci, 'PCIe function')}, NUMA nodes")
+        nodes = "NUMA nodes" if facts.shows_numa_nodes else "a kernel without NUMA nodes"
+        return Judged(faults, "" if faults else f"shown: {plural(facts.num_pci, 'PCIe function')}, {nodes}")
 
 
 def _topology(host: Host, facts: DeviceFiles) -> Iterator[Fault]:
     if not facts.num_pci:
         what = f"PCIe is hidden: {plural(num_gpus(host), 'GPU')} here, whose place NCCL cannot read"
         yield Fault("", what, f"{PCI}: empty or not there")
-    if not facts.shows_numa_nodes:
+    if facts.knows_numa and not facts.shows_numa_nodes:
         yield Fault("", "NUMA nodes are hidden, and threads cannot be put near GPUs", f"{NODES}: not there")
 
 

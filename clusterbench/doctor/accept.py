@@ -65,10 +65,13 @@ def _entry(path: str, node: Node) -> Accepted:
         raise SuiteError(f"{path}:{node.line}: an entry is keys and values: {', '.join(_KEYS)}.")
     for key, line in node.lines.items():
         if key not in _KEYS:
-            raise SuiteError(f"{path}:{line}: unknown key '{short(key)}'.{nearest(key, _KEYS)} Allowed: {_KEYS}.")
+            allowed = ", ".join(_KEYS)
+            raise SuiteError(f"{path}:{line}: unknown key '{short(key)}'.{nearest(key, _KEYS)} Allowed: {allowed}.")
     if missing := [key for key in _NEEDED if key not in node.values]:
         raise SuiteError(f"{path}:{node.line}: '{missing[0]}' is missing. Needed: {', '.join(_NEEDED)}.")
     text = {key: value.text for key, value in node.values.items() if isinstance(value, Scalar)}
+    if empty := [key for key in _NEEDED if not text[key].strip()]:
+        raise SuiteError(f"{path}:{node.lines[empty[0]]}: '{empty[0]}' is empty. Needed: {', '.join(_NEEDED)}.")
     names = {*checks(), *diagnoses(), *(name for entry in entries() for name in (entry.by, *entry.in_logs) if name)}
     if text["check"] not in names:
         hint = nearest(text["check"], names)

@@ -123,11 +123,11 @@ def answer(asked: Asked) -> int:
     started = detect(os.environ)
     if started is None and not asked.hosts:  # else another host may be the one that writes
         _expect_folders(asked)
+    shown = partial(_shown, asked, drain_on, accepted=accepted)
     if asked.hosts and started is None:
-        return _over_ssh(asked, asked.hosts, partial(_shown, asked, drain_on, accepted=accepted))
-    told = partial(_told, asked, accepted, drain_on)
+        return _over_ssh(asked, asked.hosts, shown)
     if asked.suite is None:
-        return take_part(started, partial(_look, asked=asked, told=told))
+        return take_part(started, partial(_look, asked=asked, shown=shown))
     own_all = 0 if started is not None and started.launcher.kind == "by hand" else None
     options = RunOptions(
         asked.suite,
@@ -139,7 +139,7 @@ def answer(asked: Asked) -> int:
         ranks_per_agent=own_all,
         seconds_of=seconds_of,
     )
-    return run(options, partial(_read, told=told))
+    return run(options, partial(_read, asked=asked, shown=shown))
 
 
 SECONDS_OF_A_CASE, SECONDS_OF_ONE_ON_A_CPU, SECONDS_OF_A_SUSTAINED_ONE = 1.0, 0.5, 5.0
@@ -174,7 +174,10 @@ def answer_of_logs(asked: Asked, files: Sequence[Path]) -> int:
     return _shown(asked, drain_on, examination, accepted, of_files=True)
 
 
-def _over_ssh(asked: Asked, hosts: Sequence[str], shown: Callable[[Examination], int]) -> int:
+Shown = Callable[[Examination], int]
+
+
+def _over_ssh(asked: Asked, hosts: Sequence[str], shown: Shown) -> int:
     """Starts the doctor on the hosts that are reached; where none is, this process shows that, and writes the files."""
     hosts = not_excluded(hosts, named_hosts(asked.exclude)) if asked.exclude else hosts
     if not hosts:
@@ -204,9 +207,6 @@ def _not_reached(why_not: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{host}=ssh {host}: {why}" for host, why in why_not.items())
 
 
-Told = Callable[[Mapping[str, Any], Mapping[str, Answer] | None], int]
-
-
 def _look(
     agent: Agent,
     plane: HeadPlane,
@@ -214,7 +214,7 @@ def _look(
     interruption: Interruption,
     *,
     asked: Asked,
-    told: Told,
+    shown: Shown,
 ) -> int:
     """Facts alone: nothing runs on the hosts but what reads them."""
     try:
@@ -223,7 +223,9 @@ def _look(
         hosts = allocation.only(asked.hosts, asked.num_nodes if launched(plane) else None, excluded)
         measure_clocks(plane, allocation)
         environment = {"hosts": {host: allocation.environments[host] for host in hosts}}
-        exit_code = told(environment, None)
+        said = _examined(asked, environment, None)
+        interruption.only_noted()  # a reader that is gone, as head, costs neither the files nor the exit code
+        exit_code = shown(said)
     except ClusterbenchError as error:
         interruption.only_noted()
         dismiss(plane, error.exit_code)
@@ -237,7 +239,8 @@ def _read(
     stopped: ClusterbenchError | None,
     fail_on: tuple[str, ...] | None,
     *,
-    told: Told,
+    asked: Asked,
+    shown: Shown,
 ) -> int:
     """What a finished run of the doctor's suite says, with its page."""
     from clusterbench import derive
@@ -246,7 +249,7 @@ def _read(
 
     report = render_report(directory, fail_on)
     reading = derive.read(directory)
-    exit_code = told(reading.environment, examine_run(reading))
+    exit_code = shown(_examined(asked, reading.environment, examine_run(reading)))
     tell(f"report: {report.link}")
     if stopped is None:
         return exit_code
@@ -254,18 +257,11 @@ def _read(
     return exit_code or stopped.exit_code
 
 
-def _told(
-    asked: Asked,
-    accepted: Sequence[Accepted],
-    drain_on: Sequence[str] | None,
-    environment: Mapping[str, Any],
-    answers: Mapping[str, Answer] | None,
-) -> int:
+def _examined(asked: Asked, environment: Mapping[str, Any], answers: Mapping[str, Answer] | None) -> Examination:
     hosts = hosts_of(environment)
     if answers is None:  # nothing ran: of the diagnoses one judges facts
         answers = {"unlike_hosts": of_facts(environment)}
-    said = examine([host.name for host in hosts], judge(hosts), answers)
-    return _shown(asked, drain_on, with_lost(said, asked.not_reached), accepted)
+    return with_lost(examine([host.name for host in hosts], judge(hosts), answers), asked.not_reached)
 
 
 def _shown(

@@ -8,6 +8,7 @@ from clusterbench.facts import Facts, Files
 
 PCI = "/sys/bus/pci/devices"
 NODES = "/sys/devices/system/node"
+NUMA_MAPS = "/proc/self/numa_maps"
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
@@ -25,6 +26,9 @@ class DeviceFiles(Facts):
         Files ``/dev/nvidia0`` ..., with ``nvidiactl`` and ``nvidia-uvm``.
     shows_numa_nodes
         Whether there is ``/sys/devices/system/node``.
+    knows_numa
+        Whether the kernel tells NUMA nodes apart at all: without CONFIG_NUMA, as WSL's, it has no
+        ``/proc/self/numa_maps`` either.
     """
 
     num_pci: int
@@ -32,6 +36,7 @@ class DeviceFiles(Facts):
     nvidia: tuple[str, ...]
     shows_numa_nodes: bool
     has_kfd: bool
+    knows_numa: bool = True
 
     @classmethod
     def read(cls, files: Files) -> Self:
@@ -48,5 +53,6 @@ class DeviceFiles(Facts):
             nvidia=tuple(name for name in files.names("/dev") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", name)),
             shows_numa_nodes=files.exists(NODES),
             has_kfd=files.exists("/dev/kfd"),
+            knows_numa=files.exists(NUMA_MAPS),
             unread=files.unread,
         )

@@ -8,6 +8,7 @@ from clusterbench.facts import Facts, Files
 
 TIMEDATECTL = "timedatectl show --property=NTPSynchronized --property=NTP"
 CHRONYC = "chronyc -n -c tracking"
+CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 CHRONYD = "/run/chrony"
 """There where chrony runs. Without it chronyc waits for an answer for seconds."""
 NTPQ = "ntpq -c rv"
@@ -53,7 +54,7 @@ class TimeSync(Facts):
             said_by=said_by,
             offset_s=_seconds(chrony[4]) if chrony else _ntpd_offset(ntpd),
             server=chrony[1][:60] or None if chrony else None,
-            clock_source=files.text("/sys/devices/system/clocksource/clocksource0/current_clocksource", optional=True),
+            clock_source=files.text(CLOCK_SOURCE, optional=True),
             unread=files.unread,
         )
 

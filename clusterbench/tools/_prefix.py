@@ -16,11 +16,12 @@ from functools import cached_property
 from textwrap import dedent
 from typing import NamedTuple
 
-_DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
-_SYSLOG_TIME = rf"(?P<time>[A-Z][a-z]{{2}} [ \d]\d {_CLOCK})"
+_DAY, _CLOCK, _FRACTION = r"\d{4}[-/]\d\d[-/]\d\d", r"\d\d:\d\d:\d\d", r"(?:[.,]\d+)?"
+_NAMED_DAY = r"[^\W\d_]{2,4}\.?"  # month or day of the week, in any language
+_SYSLOG_TIME = rf"(?P<time>{_NAMED_DAY} [ \d]\d {_CLOCK})"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
 _REMARK = r"[Ee]rror|[Ww]arning|[Nn]ote|[Hh]int"
-_PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./()-]*(?:\[\d+\])?: "
+_PROGRAM = rf"(?!(?:{_REMARK}): )[A-Za-z][\w./@()-]*(?:\[\d+\])?: "
 _NO_HOST = (
     rf"(?!{_LEVEL}: |[\w.]*(?:Error|Exception|Warning|Interrupt|Exit): |\d+: |Traceback|FATAL: |PANIC: "
     rf"|CPU\d+: |(?:NVRM|ACPI|PCI|DMAR|mce|rcu|nfs|watchdog|random|systemd|audit|EXT4-fs|XFS"
@@ -63,13 +64,17 @@ _LAUNCHERS = (
     _Form(r"\[(?:[^\]\s]*[,@])?(?:mpirank:)?(?P<rank>\d+)(?:,algo-\d+)?\]<std(?:out|err|diag)> ?: ?",
           _SURE),  # mpirun -tag-output, also SageMaker's
     _Form(r"\[(?:rank|default)(?P<rank>\d+)\]: ?", _SURE),  # torch; torchrun --tee
-    _Form(r"\((?:[A-Za-z_][\w.]* )?(?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
-          r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray
+    _Form(r"\[rank: (?P<rank>\d+)\] ", _SURE),  # Lightning
+    _Form(r"[a-z][\w-]*/(?P<rank>\d+) ", _MOST),  # TorchX
+    _Form(r"\((?:[A-Za-z_][\w.-]*,? )?(?:rank=\d+[, ]+)?pid=(?P<pid>\d+)(?:, ip=(?P<host>[^)\s]+))?\) "
+          r"(?:\[repeated \d+x across cluster\] )?", _SURE),  # Ray, SkyPilot
     _Form(r"\[pod/(?P<host>[^\]\s/]+)[^\]\s]*\] ", _SURE),  # kubectl logs --prefix
     _Form(rf"(?P<time>{_DAY}T{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ", _SURE),  # containerd
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{6}}Z [0-9a-f]{{2}}[OE][+ ]", _SURE),  # GitLab
     _Form(rf"(?P<time>{_DAY}T{_CLOCK})\.\d{{7,9}}Z ", _SURE),  # kubectl --timestamps
-    _Form(rf"(?!{_LEVEL} )(?P<host>[\w.-]+) +\| ", _MOST),  # Docker Compose
+    _Form(rf"(?!{_LEVEL} )(?:[\w.-]+@)?(?P<host>[\w.-]+) +\| ", _MOST),  # Docker Compose; docker service logs
+    _Form(r"\[(?!(?:gpu|cuda|rank|nic|port|link|numa|device|step)-\d)(?P<host>(?=[a-z-]*\d)[a-z0-9]+(?:-[a-z0-9]+)+)"
+          r"(?: [a-z][a-z0-9-]*)?\] ", _MOST),  # kubetail
     _Form(r"(?P<rank>\d+): ", _MOST),  # srun --label
 )  # fmt: skip
 _TIME_AND_LEVEL = _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}\]?(?::{_LEVEL}:|\[{_LEVEL}\]) ?", _SURE)
@@ -79,7 +84,11 @@ _ANY_LEVEL = _Form(
     _MOST,
 )
 _LOGGERS = (
-    _Form(rf"{_SYSLOG_TIME} (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
+    _Form(rf"(?:<\d+>)?{_SYSLOG_TIME}(?:\.\d+)? (?P<host>[\w.-]+) {_PROGRAM}", _MOST),  # syslog
+    _Form(rf"<\d+>1 (?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?P<host>[\w.-]+) \S+ \S+ \S+ "
+          r"(?:-|\[[^\]]*\]) ", _SURE),  # RFC 5424
+    _Form(rf"{_NAMED_DAY} (?P<time>{_DAY} {_CLOCK})(?:\.\d+)? [\w+:-]+ (?P<host>[\w.-]+) {_PROGRAM}",
+          _MOST),  # journalctl -o short-full
     _Form(
         rf"(?P<time>{_DAY}T{_CLOCK})(?:\.\d+)?[+-]\d\d:?\d\d (?P<host>[\w.-]+) {_PROGRAM}", _HALF
     ),  # rsyslog, journal
@@ -92,7 +101,8 @@ _LOGGERS = (
     _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
     _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
           _SURE),
-    _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b)", _SURE),  # ts of moreutils
+    _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b(?!:))", _SURE),  # ts of moreutils
+    _Form(rf"(?P<time>\d\d/\d\d/\d{{4}} {_CLOCK}) - {_LEVEL} +- [\w.]+ - ", _SURE),  # examples of Transformers
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured
     _Form(rf"(?:[\w.]+ (?:- )?)?\[?{_LEVEL}\]?:?(?: *- | +\| [\w.<>]+:[\w.<>]+:\d+ - )", _MOST),  # loguru

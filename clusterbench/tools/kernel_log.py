@@ -94,6 +94,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("sxid", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Non-fatal|Fatal)\b"),
     ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
     ("gpu_start", rf"NVRM: The NVIDIA GPU (?P<gpu>{_BDF}) .*installed in this system (?:is not|requires)"),
+    ("gpu_start", rf"nvidia(?:: probe of)? (?P<gpu>{_BDF}):? (?:probe with driver nvidia )?failed with error"),
     ("gpu_start", r"NVRM: (?:The NVIDIA probe routine failed|None of the NVIDIA devices were initialized)"),
     (
         "amd_gpu",
@@ -114,7 +115,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*mlx5_(?:pci_err_detected|error_sw_reset)\b"),
     (
         "nic_failed",
-        rf"(?P<device>mlx5_core {_BDF}).*(?:mlx5_init_one failed|initializing state, aborting|recovery flow aborted)",
+        rf"(?P<device>mlx5_core {_BDF}).*"
+        r"(?:mlx5_(?:init|load)_one failed|initializing state, aborting|recovery flow aborted)",
     ),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}): probe with driver mlx5_core failed with error"),
     ("nic_failed", rf"mlx5_core: probe of (?P<mlx5>{_BDF}) failed with error"),
@@ -162,7 +164,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         "storage",
         r"Lustre.*(?:was lost|evicted by|Request sent has (?:timed out|failed)|operation \w+ to node .* failed)",
     ),
-    ("storage", r"LNet(?:Error)?: .*Timed out tx"),
+    ("storage", r"LNet(?:Error)?: .*Timed out tx|attempt to access beyond end of device"),
+    ("file_max", r"VFS: file-max limit \d+ reached"),
 )
 _NUMBERED = ("xid", "sxid")
 _RECOVERY = 154
@@ -196,6 +199,8 @@ _WORDS = (
         "Memory failure",
         "Unable to handle",
         "amdgpu",
+        "beyond end",
+        "file-max",
     ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""

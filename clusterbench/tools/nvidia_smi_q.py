@@ -19,6 +19,7 @@ _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-F
 _FIELD = re.compile(r"( +)([^:]+?) *:(?: (.*))?")
 _HEADING = re.compile(r"( +)(\S.*)")
 _TITLE = "NVSMI LOG"
+_END = "</nvidia_smi_log>"
 _LOST = re.compile(
     r"Unable to determine the device handle for (?i:GPU)"
     r"(?: ?(?:\d+: )?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])|(?P<index>\d+)):[^\n]*"
@@ -179,13 +180,15 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     gpus: list[tuple[str, Values]] = []
     path: list[tuple[int, str]] = []
     is_open = False
-    for line in map(str.rstrip, text.splitlines()):
+    lines = [*map(str.rstrip, text.splitlines())]
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         if gpu := _GPU.fullmatch(line.strip()):
             gpus.append((gpu[1], {}))
             path = []
             is_open = True
         elif gpus and line and not line[0].isspace():
-            is_open = False
+            # Right between two of its lines it is of stderr; another command begins after an empty line.
+            is_open = is_open and before[:1].isspace() and after[:1].isspace()
         elif not gpus and (field := _FIELD.fullmatch(f" {line}")):
             own[field[2].lower()] = (field[3] or "").strip()
         elif is_open and (match := _FIELD.fullmatch(line) or _HEADING.fullmatch(line)):
@@ -198,7 +201,10 @@ def _of_text(text: str) -> tuple[Values, list[tuple[str, Values]]]:
 
 def _of_xml(text: str) -> tuple[Values, list[tuple[str, Values]]]:
     try:
-        root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", text[text.index("<nvidia_smi_log") :]))
+        whole = text[text.index("<nvidia_smi_log") :]
+        if _END in whole:  # a shell's prompt may stand behind it
+            whole = whole[: whole.rindex(_END) + len(_END)]
+        root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", whole))
     except ElementTree.ParseError as error:
         raise ToolError(f"nvidia-smi -q -x: the XML is not whole: {error}") from None
     own = {_spaced(child.tag): (child.text or "").strip() for child in root if child.tag != "gpu"}

@@ -36,6 +36,11 @@ def test_what_is_hidden_is_found(changed, what):
     assert fault.what == what
 
 
+def test_a_kernel_that_tells_no_numa_nodes_apart_hides_none():
+    said = judged(shows_numa_nodes=False, knows_numa=False)
+    assert (said.faults, said.healthy) == ((), "shown: 60 PCIe functions, a kernel without NUMA nodes")
+
+
 def test_memory_shared_with_gpus_needs_its_file_in_a_container_only():
     without = {"nvidia": ("nvidia0", "nvidiactl")}
     (fault,) = judged(replace(BARE, container="docker"), **without).faults

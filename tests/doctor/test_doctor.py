@@ -186,7 +186,11 @@ def test_every_name_that_the_list_of_checks_has_can_be_accepted(tmp_path):
         ("- {check: port_state, host: n1, reason: x}\n", "'until' is missing"),
         ("- {check: prt_state, host: n1, reason: x, until: 2027-01-01}\n", "no check 'prt_state'"),
         ("- {check: port_state, host: n1, reason: x, until: soon}\n", "until: soon must be a day as 2027-01-31"),
-        ("- {check: port_state, hosts: n1, reason: x, until: 2027-01-01}\n", "unknown key 'hosts'"),
+        (
+            "- {check: port_state, hosts: n1, reason: x, until: 2027-01-01}\n",
+            "unknown key 'hosts'. Did you mean 'host'? Allowed: check,",
+        ),
+        ("- check: port_state\n  host: n1\n  reason:\n  until: 2027-01-01\n", "accept.yaml:3: 'reason' is empty"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path, words, message):

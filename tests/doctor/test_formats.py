@@ -88,6 +88,20 @@ def test_a_diagnosis_is_counted_under_the_severity_of_its_row_in_the_list(tmp_pa
     assert 'clusterbench_findings{check="slow_disk",severity="warning",host=""} 0' in of_runs
 
 
+def test_each_suite_says_how_many_of_its_cases_failed_and_were_skipped(measured):
+    """What Jenkins refuses a file without: tests, failures, errors of ``testsuite`` (xunit-plugin, junit-10.xsd)."""
+    root = ElementTree.fromstring(as_junit(with_lost(measured, ["n2=No route to host"])))
+    counts = {
+        suite.get("name"): [suite.get(count) for count in ("tests", "failures", "errors", "skipped")]
+        for suite in root.iter("testsuite")
+    }
+    assert counts["slow_link"] == ["1", "1", "0", "0"]
+    assert counts["port_state"] == ["2", "0", "0", "1"]
+    assert [root.get(count) for count in ("tests", "failures", "errors")] == [
+        str(sum(int(said[place]) for said in counts.values())) for place in range(3)
+    ]
+
+
 def test_what_xml_forbids_is_replaced(tmp_path):
     machine = healthy()
     machine.files["/sys/class/infiniband/mlx5_2/ports/1/state"] = "1: DOWN\x1b[0m\x01\n"

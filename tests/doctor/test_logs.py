@@ -674,8 +674,8 @@ def test_its_xml_says_the_same(examined):
 <clocks_event_reasons><clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown>
 </clocks_event_reasons></gpu></nvidia_smi_log>
 """
-    examination, _ = examined(said)
-    assert {found.name for found in examination.found} == {"row_remapping", "gpu_slowdown"}
+    for printed in (said, f"$ nvidia-smi -q -x\n{said}root@cb17:~#\n"):
+        assert {found.name for found in examined(printed)[0].found} == {"row_remapping", "gpu_slowdown"}
     with pytest.raises(SuiteError, match="read as nvidia-smi -q: nvidia-smi -q -x: the XML is not whole"):
         examined(said[:-30], "cut.xml")
 
@@ -954,6 +954,15 @@ def test_programs_that_say_the_same_of_one_card_are_not_held_against_each_other(
     for paths in ([tmp_path / "n1"], [tmp_path / "n1", tmp_path / "n2"]):
         examination, _ = examine_logs(paths)
         assert (examination.found, examination.hosts) == ((), tuple(path.name for path in paths))
+
+
+def test_a_line_that_stderr_put_between_the_lines_of_a_gpu_ends_nothing(examined):
+    """As ssh and shells do; the part ended there, and a single GPU whose row waits to be replaced was healthy."""
+    waits = SMI.replace("Pending                           : No\n", "Pending                           : Yes\n")
+    place = waits.index("    Remapped Rows")
+    warned = f"{waits[:place]}bash: warning: setlocale: LC_ALL: cannot change locale (de_DE.UTF-8)\n{waits[place:]}"
+    (found,) = examined(warned)[0].found
+    assert found.name == "row_remapping"
 
 
 def test_the_part_of_a_gpu_ends_where_another_command_begins(examined):

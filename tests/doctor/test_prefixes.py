@@ -58,14 +58,28 @@ PREFIXES = {
     "Ray": "(RayTrainWorker pid=1019, ip=10.0.0.1) ",
     "Ray, a rank": "\x1b[36m(RayWorkerWrapper rank=3 pid=1019)\x1b[0m ",
     "Ray, without a name": "(pid=1019, ip=10.0.0.1) ",
+    "SkyPilot": "(worker1, rank=1, pid=1019, ip=10.0.0.1) ",
+    "SkyPilot, one node": "(my-task, pid=1019) ",
+    "TorchX": "trainer/0 ",
     "kubectl": "[pod/w-0/main] ",
+    "kubetail": "[llm-worker-0] ",
     "kubectl with times": "2026-03-02T14:10:00.123456789Z ",
     "containerd": "2026-03-02T14:10:00.123456789Z stderr F ",
     "Docker Compose": "node0-1  | ",
+    "Docker's services": "train_worker.1.q9x0v3@cb17    | ",
     "ISO time": "2026-03-02T14:10:00+01:00 ",
     "syslog": "Mar  2 14:10:00 cb17 python[123]: ",
     "rsyslog": "2026-03-02T14:10:00.123456+00:00 cb17 python[123]: ",
     "journalctl -o short-iso": "2026-03-02T14:10:00+0000 cb17 python[123]: ",
+    "journalctl -o short-precise": "Mar 02 14:10:00.123456 cb17 python[123]: ",
+    "journalctl in German": "Mär 02 14:10:00 cb17 python[123]: ",
+    "journalctl in French": "févr. 02 14:10:00 cb17 python[123]: ",
+    "journalctl -o short-full in German": "Mo 2026-03-02 14:10:00 CET cb17 python[123]: ",
+    "journalctl -o short-full": "Mon 2026-03-02 14:10:00 CET cb17 python[123]: ",
+    "journalctl -o with-unit": "Mon 2026-03-02 14:10:00 CET cb17 train@1.service/python[123]: ",
+    "syslog with its priority": "<13>Mar  2 14:10:00 cb17 python[123]: ",
+    "syslog of RFC 5424": "<13>1 2026-03-02T14:10:00.123Z cb17 python 123 - - ",
+    "ts": "Mar 02 14:10:00 ",
     "pdsh": "cb17: ",
     "pdsh with a domain": "cb17.cluster.local: ",
     "pdsh and torchrun": "cb17: [rank3]: ",
@@ -87,6 +101,9 @@ PREFIXES = {
     "Flask": "[2026-03-02 14:10:00,123] INFO in train: ",
     "rich": "[03/02/26 14:10:00] INFO     ",
     "glog": "I0302 14:10:00.123456 140123 train.py:12] ",
+    "Go": "2026/03/02 14:10:00 ",
+    "Transformers' examples": "03/02/2026 14:10:00 - INFO - __main__ - ",
+    "Lightning": "[rank: 3] ",
     "NeMo": "[NeMo I 2026-03-02 14:10:00 train:12] ",
     "stern": "llm-worker-0 main ",
     "Hydra": "[2026-03-02 14:10:00,123][root][INFO] - ",
@@ -195,6 +212,11 @@ def test_ranks_are_told_apart_only_where_there_are_several():
     named = File.of("x.txt", "0: a\n1: b\n")
     assert [*named.by_host] == ["x.txt rank 0", "x.txt rank 1", "x.txt"]
     assert [*File.of("x.txt", "0: a\n0: b\n").by_host] == ["x.txt"]
+
+
+def test_a_part_of_a_host_in_brackets_is_no_pod():
+    assert {line.origin for line in unwrapped("[gpu-0] a\n[gpu-1] b\n")} == {""}
+    assert {line.origin for line in unwrapped("[llm-0] a\n[llm-1] b")} == {"llm-0", "llm-1"}
 
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."

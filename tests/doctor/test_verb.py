@@ -17,8 +17,7 @@ from clusterbench.checks import judge
 from clusterbench.doctor import examine, verb
 from clusterbench.doctor.prolog import MOST_OF_A_REASON, drain_list, line, reason, within
 from clusterbench.doctor.text import text
-from clusterbench.doctor.verb import Asked, seconds_of, with_lost
-from clusterbench.doctor.verb import _told as told
+from clusterbench.doctor.verb import Asked, _examined, _shown, answer, seconds_of, with_lost
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch import over_ssh
 from clusterbench.suite import load_suite
@@ -36,6 +35,10 @@ def doctor(*words, **environment):
     )
 
 
+def told(asked, drain_on, environment):
+    return _shown(asked, drain_on, _examined(asked, environment, None), ())
+
+
 def examined(folder, **machines):
     hosts = [machine.host(folder, name) for name, machine in machines.items()]
     return examine([host.name for host in hosts], judge(hosts))
@@ -49,14 +52,24 @@ def test_this_host_is_examined_by_its_facts_alone(tmp_path):
     assert len(said["hosts"]) == 1
 
 
+def test_a_reader_that_goes_after_the_verdict_costs_no_file_and_no_exit_code(tmp_path, monkeypatch):
+    """As ``head -1``: 1 would say that something was found."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        code = answer(Asked("quick", json=tmp_path / "found.json"))
+    assert code == json.loads((tmp_path / "found.json").read_text())["exit_code"]
+
+
 def test_hosts_are_held_against_each_other_by_facts_alone(tmp_path, capsys):
     well = healthy().host(tmp_path).environment
     odd = {**well, "gpus": well["gpus"][:7], "num_usable_cpus": 112}
-    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well, "n3": odd}}, None) == 1
+    assert told(Asked("quick"), None, {"hosts": {"n1": well, "n2": well, "n3": odd}}) == 1
     said = capsys.readouterr().out
     assert "the set of GPUs is 7 x NVIDIA H100 80GB HBM3 on n3" in said
     assert "the number of CPUs that may be used is 112 on n3 and 224 on the other 2 hosts [unlike_hosts]" in said
-    assert told(Asked("quick"), (), None, {"hosts": {"n1": well, "n2": well}}, None) == 0
+    assert told(Asked("quick"), None, {"hosts": {"n1": well, "n2": well}}) == 0
 
 
 @pytest.mark.parametrize(("drain_on", "word"), [(None, "SUSPECT: "), (("port_state",), "drain: ")])
@@ -66,10 +79,10 @@ def test_a_file_that_cannot_be_written_costs_no_verdict(tmp_path, capsys, drain_
     environment = {"hosts": {"n1": machine.host(tmp_path).environment}}
     asked = Asked("quick", json=tmp_path / "none" / "found.json")
     if drain_on:
-        assert told(asked, (), drain_on, environment, None) == 1
+        assert told(asked, drain_on, environment) == 1
     else:
         with pytest.raises(SuiteError, match="cannot be written: No such file or directory"):
-            told(asked, (), drain_on, environment, None)
+            told(asked, drain_on, environment)
     assert capsys.readouterr().out.startswith(word)
 
 
@@ -77,7 +90,7 @@ def test_a_file_is_replaced_in_one_step_through_its_link_and_a_pipe_stays_one(tm
     environment = {"hosts": {"n1": healthy().host(tmp_path).environment}}
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "found.json")
-    told(Asked("quick", json=link, junit=Path("/dev/null")), (), None, environment, None)
+    told(Asked("quick", json=link, junit=Path("/dev/null")), None, environment)
     assert json.loads((tmp_path / "found.json").read_text())["hosts"] == ["n1"]
     assert link.is_symlink()
     assert not Path("/dev/null").is_file()
@@ -195,6 +208,7 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
     [
         (("--quick", "--deep"), "exclude each other"),
         (("--limit", "5s"), "--limit has no effect without --prolog"),
+        (("--prolog", "--limit", "2s"), "--limit must be 3s or more, which the facts alone may take"),
         (("--quick", "--drain-on", "no_check"), "no check 'no_check'"),
         (("--quick", "--out", "folder"), "--out has no effect on facts alone"),
         (("--prolog", "--device", "cpu"), "--device has no effect on facts alone"),

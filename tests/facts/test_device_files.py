@@ -10,9 +10,9 @@ def test_what_a_process_sees(tmp_path):
     facts = DeviceFiles.read(Files(tmp_path))
     assert facts.num_nvidia_on_pci == 8
     assert facts.nvidia[0] == "nvidia-uvm"
-    assert (len(facts.nvidia), facts.shows_numa_nodes, facts.has_kfd) == (10, True, False)
+    assert (len(facts.nvidia), facts.shows_numa_nodes, facts.knows_numa, facts.has_kfd) == (10, True, True, False)
 
 
 def test_an_empty_tree_shows_nothing(tmp_path):
     facts = DeviceFiles.read(Files(tmp_path))
-    assert (facts.num_pci, facts.nvidia, facts.shows_numa_nodes) == (0, (), False)
+    assert (facts.num_pci, facts.nvidia, facts.shows_numa_nodes, facts.knows_numa) == (0, (), False, False)

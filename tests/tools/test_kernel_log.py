@@ -53,6 +53,13 @@ SAID = {
     "mlx5_core 0000:03:00.0: mlx5_pci_err_detected Device state = 2 health sensors: 1 pci_status: 1. Exit, result = 3, "
     "need reset": "nic_failed",
     "mlx5_core 0000:03:00.0: probe with driver mlx5_core failed with error -16": "nic_failed",
+    # mlx5/core/main.c: after a reset; the driver core's lines of a GPU, before and after Linux 6.10
+    "mlx5_core 0000:03:00.0: mlx5_load_one:1520:(pid 7): mlx5_load_one failed with error code -110": "nic_failed",
+    "nvidia: probe of 0000:18:00.0 failed with error -1": "gpu_start",
+    "nvidia 0000:18:00.0: probe with driver nvidia failed with error -1": "gpu_start",
+    # fs/file_table.c and block/blk-core.c
+    "VFS: file-max limit 1000000 reached": "file_max",
+    "python: attempt to access beyond end of device": "storage",
     "mlx5_core 0000:03:00.0: mlx5_health_try_recover:332: health recovery flow aborted, PCI reads still not working": (
         "nic_failed"
     ),

@@ -25,7 +25,7 @@ class LspciAcs(HostText):
     def holds(self, text: str) -> bool:
         lines = [line for line in text.splitlines() if line.strip()]
         controls = sum(map(bool, map(_CONTROL.fullmatch, lines)))
-        return controls > 0 and controls + sum(map(bool, map(_CAPABILITY.fullmatch, lines))) == len(lines)
+        return controls > 0 and 2 * (controls + sum(map(bool, map(_CAPABILITY.fullmatch, lines)))) > len(lines)
 
     def read(self, text: str, name: str) -> Said:
         lines = [line.strip() for line in text.splitlines() if _CONTROL.fullmatch(line)]

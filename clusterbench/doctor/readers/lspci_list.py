@@ -32,7 +32,7 @@ class LspciList(HostText):
 
     def holds(self, text: str) -> bool:
         lines = [line for line in text.splitlines() if line.strip() and not _OF_DEVICE.match(line)]
-        tree = any(map(_TREE.fullmatch, lines[:1]))
+        tree = any(map(_TREE.fullmatch, lines))
         return tree or (not lspci.is_lspci(text) and 2 * sum(map(bool, map(_DEVICE.fullmatch, lines))) > len(lines))
 
     def read(self, text: str, name: str) -> Said:

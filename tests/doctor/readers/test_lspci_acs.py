@@ -15,6 +15,13 @@ def test_a_bridge_that_redirects_is_found(examined):
     assert found.evidence.startswith("said.txt:4: ACSCtl: SrcValid+")
 
 
+def test_the_command_that_was_copied_with_it_changes_nothing(examined):
+    prompt = "root@cb17:~# "
+    examination, kind = examined(f"{prompt}lspci -vvv | grep ACSCtl\n{OFF * 3}{ON}{prompt}\n")
+    assert kind == "lspci -vvv | grep ACSCtl"
+    assert [found.name for found in examination.found] == ["acs"]
+
+
 def test_a_bridge_of_a_real_text_that_is_planted_on_is_found(examined, sample):
     text = sample("lspci_vvv_acsctl.txt")
     assert examined(text)[0].word == "HEALTHY"

@@ -57,6 +57,14 @@ def test_gpus_without_switches_are_not_counted(examined):
     assert examination.not_judged[0].why == "7 GPUs on the bus, and nothing says how many there should be"
 
 
+def test_a_tree_is_read_behind_the_command_that_printed_it(examined):
+    gpus = "".join(f" +-[000{number}:00]---00.0  NVIDIA Corporation Device 20b2\n" for number in range(1, 8))
+    switches = "".join(f" +-[001{number}:00]---00.0  NVIDIA Corporation Device 1af1\n" for number in range(6))
+    tree = f"-+-[0100:00]---00.0  Mellanox Technologies Device 101c\n{gpus}{switches} \\-[0000:00]-+-00.0  Intel\n"
+    (found,) = examined(f"root@cb17:~# lspci -tv\n{tree}root@cb17:~#\n")[0].found
+    assert found.what == "the bus shows 7 GPUs; HGX A100 has 8, unless the text is cut"
+
+
 @pytest.mark.parametrize("name", ["lspci_nn_a100.txt", "lspci_t_azure_ndmv4_a100.txt", "lspci_t_azure_ndv4_a100.txt"])
 def test_a_gpu_that_is_taken_out_of_a_real_list_is_found(examined, sample, name):
     text = sample(name)
