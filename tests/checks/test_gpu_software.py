@@ -24,6 +24,17 @@ def test_an_older_driver_and_vbios_are_found_on_their_host_alone():
     assert said["n0"].healthy == "2 traits as on most hosts"
 
 
+def test_the_vbios_of_one_kind_is_none_of_another():
+    def mixed(vbios):
+        first, *rest = facts().gpus
+        return facts(gpus=(replace(first, name="Tesla T4", vbios=vbios), *rest))
+
+    said = judged(mixed("90.04.84.00.01"), mixed("90.04.84.00.01"), mixed("90.04.38.00.03"))
+    assert [fault.what for fault in said["n2"].faults] == [
+        "the VBIOS of Tesla T4 is 90.04.38.00.03, and 90.04.84.00.01 on most hosts"
+    ]
+
+
 def test_a_host_without_gpus_has_none_and_one_without_a_driver_is_not_judged():
     said = judged(facts(), facts(gpus=(), on_bus=()), facts(gpus=(), unread={NVML: "gave nothing: no driver"}))
     assert said["n1"].not_applicable == "nothing of the kind here"

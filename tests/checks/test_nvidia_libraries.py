@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterbench.checks.nvidia_libraries import NvidiaLibrariesCheck
@@ -46,6 +48,17 @@ def test_a_link_to_nothing_is_found(tmp_path):
     Machine(links={"/usr/lib64/libcuda.so.1": "libcuda.so.570.86.15"}).write(tmp_path)
     (fault,) = NvidiaLibrariesCheck().judge(training(NvidiaLibraries.read(Files(tmp_path)))).faults
     assert fault.what == "is a link to a file that is not there"
+
+
+def test_a_file_that_may_not_be_read_is_not_judged(tmp_path):
+    found = read(tmp_path)
+    first, *rest = found.libraries
+    hidden = replace(
+        found, libraries=(replace(first, size_bytes=None), *rest), unread={first.path: "Permission denied"}
+    )
+    said = NvidiaLibrariesCheck().judge(training(hidden))
+    assert not said.faults
+    assert "Permission denied" in said.unknown[0].why
 
 
 def test_whole_ones_are_in_order(tmp_path):
