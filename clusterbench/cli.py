@@ -454,7 +454,7 @@ def env(as_json: bool, page: Path | None) -> None:
 @click.option("--quick", is_flag=True, help="Facts only, in 3 s: what each host's files and drivers say; no torch.")
 @click.option("--deep", is_flag=True, help="Every GPU, host and link against what it should reach, in minutes.")
 @click.option("--list", "listing", is_flag=True, help="All checks, a line each. Nothing is looked at.")
-@click.option("--log", is_flag=True, help="Judge FILES instead of hosts: logs, and what programs printed.")
+@click.option("--log", is_flag=True, help="Judge FILES instead of hosts: logs, what programs printed; - is stdin.")
 @click.option("--prolog", is_flag=True, help="For a scheduler: --quick within --limit, and 1 only for --drain-on.")
 @click.option(
     "--limit",
@@ -531,7 +531,8 @@ def doctor(
 
         click.get_current_context().exit(start_under(launch, Asked(depth(quick, deep), **options).words))
     if log:
-        click.get_current_context().exit(answer_of_logs(Asked("quick", **options), files))
+        opened = [Path("/dev/stdin") if str(file) == "-" else file for file in files]
+        click.get_current_context().exit(answer_of_logs(Asked("quick", **options), opened))
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))
 
 

@@ -49,7 +49,7 @@ class KernelLog(Facts):
         found = events(log)
         return cls(
             source=source,
-            num_lines=len(log),
+            num_lines=sum(1 for line in log if line.text),
             begins=next((line.time for line in log if line.time), ""),
             events=tuple(found[:MOST_EVENTS]),
             dropped=max(0, len(found) - MOST_EVENTS),

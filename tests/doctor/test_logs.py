@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -986,6 +989,14 @@ def test_the_verb_prints_what_was_found_and_refuses_what_has_no_effect(tmp_path)
         ["--quick", "--log", "x"],
     ):
         assert CliRunner().invoke(main, ["doctor", *words]).exit_code != 0
+
+
+def test_a_log_may_come_through_a_pipe():
+    command = [sys.executable, "-m", "clusterbench", "doctor", "--log", "-"]
+    done = subprocess.run(command, input=f"{XID}\n\n", capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "reported Xid 119" in done.stdout
+    assert "no SXid in 1 line of the kernel's log" in " ".join(done.stdout.split())
 
 
 def test_what_one_reader_cannot_read_hides_nothing_of_the_others(examined):
