@@ -169,6 +169,15 @@ def _exists(dotted: str) -> bool:
     return True
 
 
+def pci_address(device: torch.device) -> str:
+    """A GPU's place on PCIe, as the kernel writes it: ``0000:dc:00.0``.
+
+    Not among :data:`NAMES`: a torch built without CUDA has no properties of devices. torch.numa reads the same.
+    """
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"  # type: ignore[attr-defined]
+
+
 @cache
 def is_wrapper_type(kind: type) -> bool:
     """Whether tensors of this type hold other tensors (DTensor, AsyncCollectiveTensor, quantized weights).

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.engine.clock import Clock, clock_for
+from clusterbench.engine.compat import pci_address
 from clusterbench.engine.loop import measure_beside_host, settle, warm_up
 from clusterbench.engine.near_cpus import PCI, stay_near
 from clusterbench.engine.rig import Rig
@@ -196,8 +197,9 @@ class _Worker:
         gpu = self.place.local_rank // self.start.ranks_per_gpu
         device = torch.device("cuda", gpu % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        cards = [PCI / pci_address(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
-        stay_near(cards[device.index], cards)
+        with suppress(AttributeError, RuntimeError):  # it does not say where, or another GPU is lost: no fault here
+            cards = [PCI / pci_address(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+            stay_near(cards[device.index], cards)
         return device
 
     def meet(self) -> None:
@@ -303,12 +305,6 @@ class _Worker:
         rank, host = self.place.rank, self.order.host
         reason = redacted(_reason(error), secrets_of(os.environ))  # the head knows its own variables only
         self.channel.send(RankFailed(rank, host, _status(error), reason, self._phase, evidence))
-
-
-def pci_address(device: torch.device) -> str:
-    """A GPU's place on PCIe, as the kernel writes it: ``0000:dc:00.0``."""
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"  # type: ignore[attr-defined]
 
 
 def cores_of(host: str, usable: Iterable[int], num_cores: int) -> torch.Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from clusterbench.engine.compat import pci_address
 from clusterbench.engine.near_cpus import PCI, near_cpus
-from clusterbench.launch.worker import pci_address
 
 ADDRESS = "0000:dc:00.0"
 

@@ -97,6 +97,20 @@ def test_neighbours_share_a_gpu(monkeypatch: Any, ranks_per_gpu: int, gpus: list
         assert worker.open_device() == torch.device("cuda", gpu)
 
 
+def test_a_gpu_that_is_lost_costs_its_neighbours_no_rank(monkeypatch: Any) -> None:
+    def lost(device: torch.device) -> str:
+        raise RuntimeError("CUDA error: an illegal instruction was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("clusterbench.launch.worker.pci_address", lost)
+    worker = _Worker.__new__(_Worker)
+    worker.start = SimpleNamespace(device="cuda", ranks_per_gpu=1, environment={})  # type: ignore[assignment]
+    worker.place = SimpleNamespace(local_rank=1)  # type: ignore[assignment]
+    assert worker.open_device() == torch.device("cuda", 1)
+
+
 def test_each_rank_is_a_host_to_nccl_unless_the_user_says_which(monkeypatch: Any) -> None:
     worker = _Worker.__new__(_Worker)
     worker.host, worker.rank = "gpu-01", 3
