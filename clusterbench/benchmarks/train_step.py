@@ -76,6 +76,7 @@ class TrainStep(SustainedBenchmark):
         "clusterbench.proof.parity",
         "clusterbench.proof.timed_step",
         "clusterbench.training.passes",
+        *(f"clusterbench.parallel.{name}" for name in parallelisms()),  # each has options of this benchmark
     )
     refused_options: ClassVar[Mapping[str, str]] = _REFUSED
     metrics: ClassVar[tuple[MetricKind, ...]] = (

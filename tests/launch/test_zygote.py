@@ -21,6 +21,20 @@ print(json.dumps({"asked": asked, "threads": len(os.listdir("/proc/self/task")),
 """
 
 
+AHEAD = """
+import sys
+from clusterbench.launch import worker
+worker.import_ahead(sys.argv[1:])
+print(*(name for name in sys.modules if name.startswith(("clusterbench.benchmarks.", "torch.distributed.checkpoint."))))
+"""
+
+
+def test_what_only_other_benchmarks_need_is_not_imported():
+    done = subprocess.run([sys.executable, "-c", AHEAD, "matmul"], capture_output=True, text=True, check=True)
+    imported = {name for name in done.stdout.split() if not name.split(".")[2].startswith("_")}
+    assert imported == {"clusterbench.benchmarks.matmul"}
+
+
 def test_importing_ahead_starts_no_thread_and_asks_cuda_nothing():
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM]
