@@ -56,6 +56,7 @@ class Checkpoint(Benchmark):
     each in its rows over all ranks. A layout that copies them saves no more of them, since of copies one is saved.
     """
 
+    modules: ClassVar[tuple[str, ...]] = ("torch.distributed.checkpoint", "torch._dynamo")  # a save imports both
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         *transfer_metrics("one checkpoint"),
         MetricKind("blocking_time", "s", "lower", "time until an asynchronous save lets the step go on"),
