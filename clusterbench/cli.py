@@ -641,7 +641,7 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
     "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
 )
 @click.option("--gpu", help="With --shape: the card that it should fit, such as 'NVIDIA H200'.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: every axis drawn, and a step played.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: axes drawn, memory, a step played.")
 def layout(
     layout: str,
     num_nodes: int | None,
@@ -690,7 +690,7 @@ def layout(
         from clusterbench.report.layout_page import layout_page
 
         try:
-            out.write_text(layout_page(view), encoding="utf-8")
+            out.write_text(layout_page(view, card), encoding="utf-8")
         except OSError as error:
             raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
         click.echo(f"page: {out}", err=True)

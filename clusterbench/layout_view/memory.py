@@ -1,18 +1,21 @@
-"""What a rank of the first and of the last stage holds at most, by formula, and whether that fits a card."""
+"""What a rank of the first and of the last stage holds at most, by formula, and whether that or less fits a card."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterbench.cluster import Accelerator
 from clusterbench.expected.fits import CARDS_GB, NOT_SEEN, fit_words
 from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism, active_in, part_of
+from clusterbench.parallel import Parallelism, active_in, expected_at_rest, from_options, objection_to, part_of
 from clusterbench.units import digits
 from clusterbench.words import aligned, comment
+
+RECOMPUTE = ("none", "selective", "full")
+"""The ways that :func:`other_totals` tells of, from the fastest to the one that holds least."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,21 @@ class StageMemory:
     ----------
     held
         Bytes by category, each at its own peak, and their ``total`` at one moment; None where nothing is predicted.
+    at_rest
+        Bytes of parameters and of optimizer state between steps.
     when
-        That moment.
+        The moment of the total.
     """
 
     name: str
     held: Mapping[str, float | None]
+    at_rest: Mapping[str, float]
     when: str
+
+    @property
+    def total(self) -> float | None:
+        """Bytes of all at one moment; None where that is not predicted."""
+        return self.held[TOTAL]
 
 
 def memory_of_stages(job: TrainingJob, every: Sequence[Parallelism]) -> list[StageMemory]:
@@ -41,8 +52,39 @@ def memory_of_stages(job: TrainingJob, every: Sequence[Parallelism]) -> list[Sta
     for pp_rank, name in ends.items():
         part = part_of(job, active, pp_rank)
         held = {what: None if what in unknown else size for what, size in held_memory(active, part).items()}
-        stages.append(StageMemory(name, held, "" if TOTAL in unknown else fullest_moment(active, part).when))
+        when = "" if TOTAL in unknown else fullest_moment(active, part).when
+        stages.append(StageMemory(name, held, expected_at_rest(active, part), when))
     return stages
+
+
+def other_totals(job: TrainingJob) -> Iterator[tuple[int, list[float | None]]]:
+    """Bytes of the fullest stage with sequences of half, one, two and four times the length, and each of ``RECOMPUTE``.
+
+    None where the formulas predict nothing, or where there is no such step.
+    """
+    for seq_len in (job.seq_len // 2, *(factor * job.seq_len for factor in (1, 2, 4))):
+        yield seq_len, [_total(replace(job, seq_len=seq_len), way) for way in RECOMPUTE]
+
+
+def _total(job: TrainingJob, recompute: str) -> float | None:
+    every = from_options({"recompute": recompute})
+    if objection_to(job, active_in(job.layout, every)):
+        return None
+    totals = [stage.total for stage in memory_of_stages(job, every)]
+    return max((total for total in totals if total is not None), default=None)
+
+
+def limits_of(card: Accelerator | None) -> dict[str, float]:
+    """Bytes by name: of a card, or where none is named of the sizes that most have."""
+    if card is not None and card.memory_bytes:
+        return {f"the {card.memory_bytes / 1e9:g} GB of {card.name}": card.memory_bytes}
+    return {f"{gb} GB": gb * 1e9 for gb in CARDS_GB}
+
+
+def no_total_text(job: TrainingJob, every: Sequence[Parallelism]) -> str:
+    """Why it is not said whether a step fits, and what would say it."""
+    why = not_predicted(job, active_in(job.layout, every))[TOTAL]
+    return f"Whether it fits is not predicted: {why}. 'clusterbench dry-run' runs the step itself."
 
 
 def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerator | None) -> Iterator[str]:
@@ -52,15 +94,11 @@ def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerato
     rows = [[stage.name, *map(_gigabytes, stage.held.values()), stage.when or "-"] for stage in stages]
     header = ["memory by formula", *(name.replace("_", " ").replace(TOTAL, "at most") for name in categories), "when"]
     yield from aligned(header, rows, ["", *["(GB)"] * len(categories), ""])
-    totals = [total for stage in stages if (total := stage.held[TOTAL]) is not None]
+    totals = [stage.total for stage in stages if stage.total is not None]
     if not totals:
-        why = not_predicted(job, active_in(job.layout, every))[TOTAL]
-        yield from comment(f"Whether it fits is not predicted: {why}. 'clusterbench dry-run' runs the step itself.")
+        yield from comment(no_total_text(job, every))
         return
-    sizes = {f"{gb} GB": gb * 1e9 for gb in CARDS_GB}
-    if card is not None and card.memory_bytes:
-        sizes = {f"the {card.memory_bytes / 1e9:g} GB of {card.name}": card.memory_bytes}
-    for name, size in sizes.items():
+    for name, size in limits_of(card).items():
         yield f"# {name}: {fit_words(max(totals), size)}"
     yield from comment(NOT_SEEN)
 

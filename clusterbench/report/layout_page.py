@@ -11,8 +11,20 @@ from typing import Any
 from markupsafe import Markup
 
 from clusterbench import __version__
+from clusterbench.cluster import Accelerator
+from clusterbench.expected.fits import NOT_SEEN, fit, fit_words
+from clusterbench.expected.memory import TOTAL
+from clusterbench.job import TrainingJob
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_words
+from clusterbench.layout_view.memory import (
+    RECOMPUTE,
+    StageMemory,
+    limits_of,
+    memory_of_stages,
+    no_total_text,
+    other_totals,
+)
 from clusterbench.layout_view.step import Phase
 from clusterbench.layout_view.text import (
     FIGURES,
@@ -30,8 +42,9 @@ from clusterbench.layout_view.text import (
     phase_text,
     silence_text,
 )
+from clusterbench.parallel import from_options
 from clusterbench.report.template import css, template
-from clusterbench.units import format_bytes
+from clusterbench.units import digits, format_bytes
 from clusterbench.words import plural
 
 MOST_RANKS_DRAWN = 512
@@ -44,8 +57,14 @@ _NODES_IN_A_ROW = 4
 _HERE = Path(__file__).parent
 
 
-def layout_page(view: LayoutView) -> str:
-    """The page as HTML; ranks beyond :data:`MOST_RANKS_DRAWN` are left out of the drawings, whole nodes at a time."""
+def layout_page(view: LayoutView, card: Accelerator | None = None) -> str:
+    """The page as HTML; ranks beyond :data:`MOST_RANKS_DRAWN` are left out of the drawings, whole nodes at a time.
+
+    Parameters
+    ----------
+    card
+        Whether the memory of a rank fits it is told; of none whether it fits those that most have.
+    """
     nodes = list(_nodes(view))
     drawn = len(nodes) * _drawn_of_node(view)
     left_out = view.layout.world_size - drawn
@@ -60,6 +79,7 @@ def layout_page(view: LayoutView) -> str:
         order=order_text(view),
         job=job_text(view),
         mix=view.mix,
+        memory=None if view.job is None else _memory(view.job, card),
         nesting=list(_nesting(view)),
         orders=[(orders_text(order), crossing_text(order)) for order in view.orders] if view.num_nodes > 1 else [],
         phases=list(_phases(view)),
@@ -78,6 +98,72 @@ def layout_page(view: LayoutView) -> str:
         js=Markup((_HERE / "layout.js").read_text(encoding="utf-8")),
         data=_data(view, drawn),
     )
+
+
+def _memory(job: TrainingJob, card: Accelerator | None) -> dict[str, Any]:
+    """Whether it fits, a bar and a row for each stage, and what other lengths and recomputation would take."""
+    every = from_options({})
+    stages, limits = memory_of_stages(job, every), limits_of(card)
+    totals = [stage.total for stage in stages if stage.total is not None]
+    most = max(totals, default=0.0)
+    above = [limit for limit in limits.values() if limit >= most]
+    end = max(most, min(above, default=0.0))
+    return {
+        "fits": [f"{name[0].upper()}{name[1:]}: {fit_words(most, limit)}." for name, limit in limits.items()],
+        "unknown": "" if totals else no_total_text(job, every),
+        "not_seen": NOT_SEEN,
+        "bars": [_bar(stage, stage.total, end) for stage in stages if stage.total is not None],
+        "limits": [
+            {"name": f"{limit / 1e9:g} GB", "percent": f"{100 * limit / end:.2f}"}
+            for limit in limits.values()
+            if limit <= end
+        ],
+        "categories": [name.replace("_", " ").replace(TOTAL, "all at one moment") for name in stages[0].held],
+        "stages": [
+            {"name": stage.name, "sizes": [_gigabytes(size) for size in stage.held.values()], "when": stage.when}
+            for stage in stages
+        ],
+        "ways": RECOMPUTE,
+        "others": [
+            {
+                "seq_len": seq_len,
+                "is_own": seq_len == job.seq_len,
+                "cells": [(_gigabytes(total), _verdict(total, card)) for total in of_ways],
+            }
+            for seq_len, of_ways in other_totals(job)
+        ]
+        if totals
+        else [],
+        "is_judged": card is not None,
+    }
+
+
+def _bar(stage: StageMemory, total: float, end: float) -> dict[str, Any]:
+    """What is always there, and what comes and goes beside it when most is held: parts that add up to the total."""
+    at_rest = stage.at_rest
+    parts = [
+        ("parameters", at_rest["parameters"]),
+        ("optimizer state", at_rest["optimizer_state"]),
+        ("gradients, activations and what is gathered", total - sum(at_rest.values())),
+    ]
+    words = "; ".join(f"{name} {_gigabytes(size)} GB" for name, size in parts)
+    return {
+        "name": stage.name,
+        "words": f"{stage.name}: {_gigabytes(total)} GB at most, of which {words}",
+        "total": _gigabytes(total),
+        "parts": [{"name": name, "percent": f"{100 * size / end:.2f}"} for name, size in parts],
+    }
+
+
+def _verdict(total: float | None, card: Accelerator | None) -> str:
+    """What is wrong with a size, in a word or two; nothing where it fits, or where no card is named."""
+    if total is None or card is None or card.memory_bytes is None:
+        return ""
+    return {"fits": "", "close, measure it": "close", "does not fit": "too much"}[fit(total, card.memory_bytes)]
+
+
+def _gigabytes(size_bytes: float | None) -> str:
+    return "-" if size_bytes is None else digits(size_bytes / 1e9, 3)
 
 
 def _data(view: LayoutView, drawn: int) -> Markup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +14,13 @@ from click.testing import CliRunner
 from playwright.sync_api import Page
 
 from clusterbench.cli import main
+from clusterbench.cluster import card_with_memory
+from clusterbench.expected.fits import CLOSE, SHOWN
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.layout_view import LayoutView, view_layout
+from clusterbench.layout_view.memory import memory_of_stages
+from clusterbench.parallel import from_options
 from clusterbench.report.layout_page import layout_page
 from clusterbench.shape import named_shape
 
@@ -61,6 +67,61 @@ def test_bars_show_which_phase_has_most_bytes_and_which_cross_the_network() -> N
     assert '<i class="bytes far" style="width: 100.0%">' in averaged
     assert '<i class="bytes" style="width: ' in phases[0]
     assert "bytes" not in layout_page(view("dp2-tp2", 2)).split('<ol class="phases">')[1].split("</ol>")[0]
+
+
+def section(page: str, name: str) -> str:
+    return page.split(f'<section id="{name}">')[1].split("</section>")[0]
+
+
+def test_the_bar_of_a_stage_is_made_of_parts_that_add_up_to_what_it_holds_at_most() -> None:
+    of = view("pp2-dp2", 1, "llama-8b")
+    memory = section(layout_page(of, card_with_memory("h100-sxm-80gb")), "memory")
+    stages = re.findall(r'aria-label="(first|last) stage: ([\d.]+) GB at most, of which (.*?)">(.*?)</div>', memory)
+    assert [name for name, *_ in stages] == ["first", "last"]
+    for _, total, words, bar in stages:
+        parts = [float(size) for size in re.findall(r"([\d.]+) GB", words)]
+        assert sum(parts) == pytest.approx(float(total), rel=0.01)
+        widths = [float(width) for width in re.findall(r"<i [^>]*width: ([\d.]+)%", bar)]
+        assert [width / sum(widths) for width in widths] == pytest.approx(
+            [part / sum(parts) for part in parts], abs=0.01
+        )
+        (line,) = re.findall(r'<b style="left: ([\d.]+)%" title="80 GB">', bar)  # to scale with the bar
+        assert float(line) / sum(widths) == pytest.approx(80 / float(total), rel=0.01)
+    assert "The 80 GB of h100-sxm-80gb: does not fit" in memory
+
+
+def test_longer_sequences_and_recomputation_say_what_they_would_take() -> None:
+    """The cell of the step itself is the total of its fullest stage; others are those of a step of its own."""
+    of = view("pp2-dp2", 1, "llama-8b")
+    memory = section(layout_page(of, card_with_memory("h100-sxm-80gb")), "memory")
+    rows = re.findall(r'<tr(?: class="own")?><td class="number">(\d+)</td>(.*?)</tr>', memory)
+    cells = {
+        int(seq_len): re.findall(r'<td class="number">([\d.]+)(?: <small[^>]*>(.*?)</small>)?', row)
+        for seq_len, row in rows
+    }
+    assert list(cells) == [128, 256, 512, 1024]
+    for seq_len, of_ways in cells.items():
+        assert of.job is not None
+        for recompute, (size, verdict) in zip(("none", "selective", "full"), of_ways, strict=True):
+            stages = memory_of_stages(replace(of.job, seq_len=seq_len), from_options({"recompute": recompute}))
+            total = max(stage.total or 0.0 for stage in stages)
+            assert float(size) == pytest.approx(total / 1e9, rel=0.01)
+            assert verdict == ("too much" if total > SHOWN * 80e9 else "close" if total > CLOSE * 80e9 else "")
+    assert float(cells[256][0][0]) == max(float(size) for size in re.findall(r"stage: ([\d.]+) GB", memory))
+
+
+def test_without_a_card_no_size_is_judged_and_without_a_shape_none_is_told() -> None:
+    memory = section(layout_page(view("dp8+zero3", 1, "llama-8b")), "memory")
+    assert re.findall(r"<li>(\d+ GB): ", memory) == ["24 GB", "80 GB", "141 GB", "192 GB"]
+    assert "too much</small>" not in memory
+    assert 'id="memory"' not in layout_page(view("dp8+zero3"))
+
+
+def test_of_a_step_of_which_no_total_is_predicted_the_reason_stands_there() -> None:
+    memory = section(layout_page(view("pp2-dp2+zero3", 1, "llama-8b")), "memory")
+    assert "Whether it fits is not predicted: FSDP gathers and reduces stages of a pipeline" in memory
+    assert 'class="bar"' not in memory
+    assert re.findall(r"<tr><td>(.*?)</td>", memory) == ["first stage", "last stage"]  # what is known of categories
 
 
 def test_a_large_page_stays_small_and_says_what_is_left_out() -> None:
