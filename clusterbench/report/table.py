@@ -38,12 +38,13 @@ _NO_COLUMN = ("", "time_cv", "time_max_over_median", "warm_up_drift", "model_lat
 @dataclass(frozen=True)
 class CaseColumn:
     """``kind`` is ``text``, ``status`` or ``number``; numbers are scaled to ``unit`` and cut to the digits that
-    count."""
+    count. What ``describes`` cases is told by their names, too: a narrow screen has room for figures only."""
 
     name: str
     unit: str
     kind: str
     values: list[Any]
+    describes: bool = False
 
     def text(self, line: int) -> str:
         value = self.values[line]
@@ -88,10 +89,14 @@ def columns(reading: Reading, most: int | None = None) -> list[CaseColumn]:
         CaseColumn("outcome", "", "status", [*map(_outcome, histories)]),
         CaseColumn("note", "", "text", flags),  # beside the outcome: behind all figures it is beyond the edge
         CaseColumn(
-            "layout", "", "text", [history.case.layout or history.case.point.get("layout") for history in histories]
+            "layout",
+            "",
+            "text",
+            [history.case.layout or history.case.point.get("layout") for history in histories],
+            True,
         ),
-        CaseColumn("nodes", "", "number", [history.case.num_nodes for history in histories]),
-        CaseColumn("ranks", "", "number", [history.case.world_size for history in histories]),
+        CaseColumn("nodes", "", "number", [history.case.num_nodes for history in histories], True),
+        CaseColumn("ranks", "", "number", [history.case.world_size for history in histories], True),
         *_options(histories),
         *_metrics(lines, _priced(histories, reading)),
     ]
@@ -199,7 +204,7 @@ def _options(histories: Sequence[History]) -> Iterator[CaseColumn]:
     options = {name: [history.case.point.get(name) for history in histories] for name in swept}
     for name, values in _of_many(options, MOST_OPTIONS):
         numbers = all(value is None or type(value) in (int, float) for value in values)
-        yield CaseColumn(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values)
+        yield CaseColumn(name, "B" if name.endswith("_bytes") else "", "number" if numbers else "text", values, True)
 
 
 def _told(case: Case) -> Point:

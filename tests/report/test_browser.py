@@ -182,6 +182,20 @@ def test_the_runs_of_a_page_fit_its_width(visit: Callable[..., Page], tmp_path: 
     assert frame.evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
 
 
+def test_a_phone_shows_a_figure_beside_the_name_of_a_case(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    """A number of ranks stands in the name; on a wide screen it has a column."""
+    headers = "#table > thead th"
+    narrow = open_page(good_run(tmp_path / "narrow"), 390)
+    shown = [header for header in narrow.locator(headers).all() if header.is_visible()]
+    figure = shown[2].bounding_box()  # behind case and outcome
+    assert figure is not None
+    assert shown[2].inner_text().split("\n")[0].startswith("step time")
+    assert figure["x"] + figure["width"] <= 390
+    assert narrow.locator("#table td.is-ok").first.inner_text() == "ok"  # drawn as its mark alone, and still read aloud
+    wide = open_page(good_run(tmp_path / "wide"), 1280)
+    assert "ranks" in {text.split("\n")[0].strip() for text in wide.locator(headers).all_inner_texts()}
+
+
 @with_planted_chart
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 768, 1440, 1920])
