@@ -23,6 +23,7 @@ from clusterbench.derive import OWN_RATES, AskedRates, read, write_rows
 from clusterbench.diagnoses import HEADINGS, Answer, Diagnosis, Finding, diagnoses, examine, in_words
 from clusterbench.discover import summary
 from clusterbench.garbage import uncollected
+from clusterbench.host_facts import mapping, mappings, network
 from clusterbench.hosts import Hosts, judge_hosts
 from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, write_lists
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
@@ -463,7 +464,7 @@ def _set_aside(reading: Reading) -> list[dict[str, str]]:
 
 
 def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
-    """What was run on what: machine, device, hosts and versions, when, for how long, and how many cases."""
+    """What was run on what: machine, device, hosts, network and versions, when, for how long, and how many cases."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
     if reading.is_imported and cluster.device == "cpu":  # few texts say on what their ranks computed
@@ -473,6 +474,8 @@ def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
         yield "device", device if cluster.device == "cuda" else f"{device} (Gloo)".replace("cpu (Gloo)", "CPU (Gloo)")
     if cluster.hosts:
         yield "hosts", few(cluster.hosts)
+    if networks := _networks(reading.environment):
+        yield "network", networks
     versions = [
         f"{name} {text}"
         for name in ("torch", "cuda", "nccl", "driver", "python")
@@ -490,6 +493,28 @@ def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
     repeats = sorted({history.num_repeats for history in reading.histories})
     times = plural(repeats[-1], "repeat") if repeats else "no repeats"
     yield "cases", f"{len(reading.histories):,} × {f'{repeats[0]} to ' if len(repeats) > 1 else ''}{times}"
+
+
+def _networks(environment: Mapping[str, Any]) -> str:
+    """Ports of hosts, of most hosts first; nothing where a host on its own has none for RDMA: it sends nothing.
+
+    >>> port, hosts = {"state": "4: ACTIVE", "bits_per_s": 4e11, "link_layer": "InfiniBand"}, ("a", "b", "c")
+    >>> _networks({"hosts": {name: {"infiniband": [port] * (7 if name == "b" else 8)} for name in hosts}})
+    '8 x 400 Gb/s InfiniBand (2 hosts), 7 x 400 Gb/s InfiniBand (b)'
+    """
+    hosts = {name: mapping(host) for name, host in mapping(environment.get("hosts")).items()}
+    if len(hosts) == 1 and not any(mappings(host.get("infiniband")) for host in hosts.values()):
+        return ""
+    having: dict[str, list[str]] = {}
+    for name, host in hosts.items():
+        if (words := network(host)) not in (None, "none"):
+            having.setdefault(str(words), []).append(name)
+    if having and len(next(iter(having.values()))) == len(hosts):
+        return next(iter(having))
+    most_first = sorted(having.items(), key=lambda of_words: -len(of_words[1]))
+    return few(
+        [f"{words} ({names[0] if len(names) == 1 else plural(len(names), 'host')})" for words, names in most_first]
+    )
 
 
 def _source(reading: Reading, judged: Verdict, headline: Headline, runs: Sequence[Mapping[str, str]]) -> Iterator[str]:

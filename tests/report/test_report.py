@@ -23,7 +23,7 @@ from clusterbench.diagnoses import Finding
 from clusterbench.drawing.panel import Column, Entry, Panel, Story
 from clusterbench.drawing.style import canvas
 from clusterbench.drawing.svg import MOST_PLACES
-from clusterbench.report import _group, headline_of, render_report
+from clusterbench.report import _group, circumstances, headline_of, render_report
 from clusterbench.report.panels import MOST_TOLD
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
@@ -182,6 +182,19 @@ def test_what_counts_against_a_host_has_its_command_and_its_remedy_and_a_note_ha
     for check, is_said in ((PortState, True), (HugePages, False)):
         assert (f"<code>{escape(check.confirm)}</code>" in page) == is_said
         assert (f"Fix: {escape(check.fix)}" in page) == is_said
+
+
+@pytest.mark.parametrize(
+    ("ports", "network"),
+    [({"a": 8, "b": 8}, "8 x 400 Gb/s InfiniBand"), ({"a": 8}, "8 x 400 Gb/s InfiniBand"), ({"a": 0}, None)],
+)
+def test_the_head_of_a_page_says_which_network_its_hosts_have(
+    tmp_path: Path, ports: dict[str, int], network: str | None
+) -> None:
+    of, port = case("matmul"), {"state": "4: ACTIVE", "bits_per_s": 4e11, "link_layer": "InfiniBand"}
+    hosts = {name: {"infiniband": [port] * number, "network": []} for name, number in ports.items()}
+    run = write_run(tmp_path / "run", [of], [(outcome(of), observation(of))], environment={"hosts": hosts})
+    assert dict(circumstances(read(run))).get("network") == network
 
 
 def test_refusals_with_one_reason_are_one_line(tmp_path: Path) -> None:
