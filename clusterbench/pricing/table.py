@@ -60,6 +60,9 @@ PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 
 _PRICED = ("bfloat16", "float16")
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_OF_EITHER_HALF = {"amp"}
+"""What multiplies in float16 or bfloat16, which a GPU does at one rate: torch.amp has no other types on CUDA."""
+
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
 _WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/]{1,20})")
 _UNITS = {"mem_gb": "gb", "step_s": "s", "params_b": "b", "tflops_per_gpu": "tflop/s"}
@@ -354,8 +357,9 @@ class _Row:
 
     def _expect_priced_precision(self) -> None:
         given = self.cells.get("precision", "")
-        words = set(re.findall(r"[a-z0-9]+", given.lower())) - _WORDS_OF_PRECISION
-        if given and not (words and words <= set(PRICED_PRECISIONS)):
+        words = set(re.findall(r"[a-z0-9]+", given.lower()))
+        words = words - _WORDS_OF_PRECISION or words & _OF_EITHER_HALF
+        if given and not (words and words <= {*PRICED_PRECISIONS, *_OF_EITHER_HALF}):
             raise _CannotPrice(
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
@@ -364,7 +368,11 @@ class _Row:
             self.defaults.append(
                 "precision is not said: products in bf16 taken, and such a card multiplies in fp8, too"
             )
-        if self.card is not None and "bfloat16" not in self.card.peak_flops_per_s and not words & {"fp16", "float16"}:
+        if (
+            self.card is not None
+            and "bfloat16" not in self.card.peak_flops_per_s
+            and not words & {"fp16", "float16", *_OF_EITHER_HALF}
+        ):
             said = f"precision {as_yaml(given)}" if given else "precision is empty, taken for bf16"
             raise _CannotPrice(f"{said}: {self.card.name} multiplies in fp16, and not in bf16")
 

@@ -227,7 +227,9 @@ def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
     assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
 
 
-@pytest.mark.parametrize("words", ["amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"])
+@pytest.mark.parametrize(
+    "words", ["amp", "AMP", "amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"]
+)
 def test_mixed_precision_multiplies_in_its_smaller_type(tmp_path, words):
     (row,) = read_steps(table(tmp_path, f"{cells()},{words}", header=f"{HEADER},precision"), 8).rows
     assert row.priced is not None
@@ -240,9 +242,10 @@ def test_more_than_one_type_tells_no_rate(tmp_path, words):
 
 
 def test_a_card_without_bfloat16_has_a_price_in_float16_alone(tmp_path):
-    rows = [f"{cells(step_s='25')},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
+    rows = [f"{cells(step_s='25')},V100-32GB,{precision}" for precision in ("fp16", "amp", "bf16", "")]
     read = read_steps(table(tmp_path, *rows, header=f"{HEADER},gpu,precision"), 8).rows
     assert [row.reason for row in read] == [
+        "",
         "",
         "precision 'bf16': v100-sxm2-32gb multiplies in fp16, and not in bf16",
         "precision is empty, taken for bf16: v100-sxm2-32gb multiplies in fp16, and not in bf16",
