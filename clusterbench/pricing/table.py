@@ -60,6 +60,9 @@ PRICED_PRECISIONS = ("bf16", "bfloat16", "fp16", "float16")
 
 _PRICED = ("bfloat16", "float16")
 _WORDS_OF_PRECISION = {"amp", "mixed", "precision", "true", "pure"}
+_OF_EITHER_HALF = {"amp"}
+"""What multiplies in float16 or bfloat16, which a GPU does at one rate: torch.amp has no other types on CUDA."""
+
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
 _WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/]{1,20})")
 _UNITS = {"mem_gb": "gb", "step_s": "s", "params_b": "b", "tflops_per_gpu": "tflop/s"}
@@ -73,6 +76,8 @@ _IN_WORDS = ("source", "model", "gpu", "note", *MEASURED)
 
 MOST_OF_FACT = {"params_b": 1e5, "tflops_per_gpu": 1e5}
 """Beyond any model and card: the unit is another one."""
+
+_ABOUT_ZERO = "so each rank of dp holds all of the optimizer's states"
 
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
@@ -254,10 +259,10 @@ def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
     for row in table.rows:
         of = row.priced
         if of is not None and of.job.layout.degree(of.job.layout.data_axis) > 1:
-            if zero and not row.says_zero:
+            if not row.says_zero:
                 of = replace(of, job=replace(of.job, layout=replace(of.job.layout, zero=zero)))
-                row = replace(row, priced=of)
-                said[f"zero is not said: {zero} taken, as the profile has it"] += 1
+                row = replace(row, priced=of, says_zero=True)
+                said[f"zero is not said: {zero} taken, {_ABOUT_ZERO if zero == 0 else 'as the profile has it'}"] += 1
             if dp_overlap and of.dp_overlap is None:
                 said[f"dp_overlap is not said: {dp_overlap}"] += of.job.layout.zero == 1
             elif not dp_overlap and of.dp_overlap is not None:
@@ -337,10 +342,13 @@ class _Row:
             measured_s = self._measured_step(job)
         except _CannotPrice as why:
             return replace(row, reason=str(why))
+        chunks = self._whole("vpp")
+        if chunks is None and layout.pp > 1:
+            self.defaults.append("vpp is not said: stages of pp taken without interleaving")
         priced = PricedJob(
             job,
             per_node,
-            self._default("vpp", 1),
+            chunks or 1,
             self.recompute or "none",
             is_gated=self.is_gated,
             dp_overlap=self._flag("dp_overlap"),
@@ -349,8 +357,9 @@ class _Row:
 
     def _expect_priced_precision(self) -> None:
         given = self.cells.get("precision", "")
-        words = set(re.findall(r"[a-z0-9]+", given.lower())) - _WORDS_OF_PRECISION
-        if given and not (words and words <= set(PRICED_PRECISIONS)):
+        words = set(re.findall(r"[a-z0-9]+", given.lower()))
+        words = words - _WORDS_OF_PRECISION or words & _OF_EITHER_HALF
+        if given and not (words and words <= {*PRICED_PRECISIONS, *_OF_EITHER_HALF}):
             raise _CannotPrice(
                 f"precision {as_yaml(given)}: rates of products are those of bf16 and fp16, and other products are "
                 "faster or slower"
@@ -359,7 +368,11 @@ class _Row:
             self.defaults.append(
                 "precision is not said: products in bf16 taken, and such a card multiplies in fp8, too"
             )
-        if self.card is not None and "bfloat16" not in self.card.peak_flops_per_s and not words & {"fp16", "float16"}:
+        if (
+            self.card is not None
+            and "bfloat16" not in self.card.peak_flops_per_s
+            and not words & {"fp16", "float16", *_OF_EITHER_HALF}
+        ):
             said = f"precision {as_yaml(given)}" if given else "precision is empty, taken for bf16"
             raise _CannotPrice(f"{said}: {self.card.name} multiplies in fp16, and not in bf16")
 
@@ -452,8 +465,9 @@ class _Row:
         if told is not None and not self.recompute:
             self.recompute = told[1]
             self.defaults.append("recompute is empty: told by step_s and tflops_per_gpu")
-        elif "recompute" in self.cells and not self.recompute:
-            self.defaults.append("recompute is empty: none taken")
+        elif not self.recompute:
+            how = "empty" if "recompute" in self.cells else "not said"
+            self.defaults.append(f"recompute is {how}: none taken")
         if told is not None and self._whole("seq") is None:
             self.defaults.append("seq is empty: told by step_s and tflops_per_gpu")
             return told[0]

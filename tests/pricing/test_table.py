@@ -24,7 +24,7 @@ def cells(**others):
 
 
 def only(tmp_path, **others):
-    read = read_steps(table(tmp_path, cells(**others)), 8)
+    read = read_steps(table(tmp_path, f"{cells(**others)},none", header=f"{HEADER},recompute"), 8)
     (row,) = read.rows
     return row, read.defaults
 
@@ -69,7 +69,7 @@ def test_one_rank_of_tp_shares_no_sequence(tmp_path):
 
 def test_sequence_parallelism_that_no_column_says_is_taken_aloud(tmp_path):
     header, row = (line.rsplit(",", 1)[0] for line in (HEADER, ROW))
-    read = read_steps(table(tmp_path, row, header=header), 8)
+    read = read_steps(table(tmp_path, f"{row},none", header=f"{header},recompute"), 8)
     assert read.rows[0].priced.job.layout.sp
     assert read.defaults == [SP_TAKEN]
 
@@ -177,17 +177,38 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
     rows = [cells(zero=stage, tp=tp, dp=dp, gpus="16") for stage, tp, dp in (("", "2", "8"), ("0", "2", "8"))]
     alone = cells(zero="", tp="1", dp="1", gpus="1")
-    read = as_usual(read_steps(table(tmp_path, *rows, alone), 8), 3, "")
+    table_read = read_steps(table(tmp_path, *rows, alone), 8)
+    read = as_usual(table_read, 3, "")
     assert [row.priced.job.layout.zero for row in read.rows] == [3, 0, 0]
-    assert read.defaults == ["zero is not said: 3 taken, as the profile has it: 1 of 3 rows"]
+    assert read.defaults[-1] == "zero is not said: 3 taken, as the profile has it: 1 of 3 rows"
     assert as_usual(read, 0, "") == read
+    none = as_usual(table_read, 0, "")
+    assert [row.priced.job.layout.zero for row in none.rows] == [0, 0, 0]
+    assert none.defaults[-1] == (
+        "zero is not said: 0 taken, so each rank of dp holds all of the optimizer's states: 1 of 3 rows"
+    )
+
+
+@pytest.mark.parametrize(("recompute", "how"), [("", "empty"), (None, "not said")])
+def test_that_nothing_is_computed_again_is_taken_aloud(tmp_path, recompute, how):
+    row, header = (ROW, HEADER) if recompute is None else (f"{ROW},{recompute}", f"{HEADER},recompute")
+    read = read_steps(table(tmp_path, row, header=header), 8)
+    assert read.defaults == [f"recompute is {how}: none taken: 1 of 1 rows"]
+
+
+@pytest.mark.parametrize(("pp", "vpp", "chunks", "is_taken"), [(2, "", 1, True), (2, "2", 2, False), (1, "", 1, False)])
+def test_that_stages_are_not_interleaved_is_taken_aloud(tmp_path, pp, vpp, chunks, is_taken):
+    row = f"{cells(pp=str(pp), gpus=str(16 * pp))},none,{vpp}"
+    read = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,vpp"), 8)
+    assert read.rows[0].priced.chunks == chunks
+    assert read.defaults == is_taken * ["vpp is not said: stages of pp taken without interleaving: 1 of 1 rows"]
 
 
 def test_whether_gradients_are_hidden_has_a_column_where_that_is_a_choice(tmp_path):
     rows = [f"{cells()},{words}" for words in ("1", "no", "")]
     read = read_steps(table(tmp_path, *rows, header=f"{HEADER},dp_overlap"), 8)
     assert [row.priced.dp_overlap for row in read.rows] == [True, False, None]
-    assert as_usual(read, 0, "hidden").defaults == ["dp_overlap is not said: hidden: 1 of 3 rows"]
+    assert as_usual(read, 0, "hidden").defaults[-1] == "dp_overlap is not said: hidden: 1 of 3 rows"
     no_choice = as_usual(read, 0, "").rows
     assert [row.reason for row in no_choice] == [*2 * ["dp_overlap is said, and is no choice in this profile"], ""]
 
@@ -206,7 +227,9 @@ def test_a_precision_of_which_no_rate_is_known_has_a_reason(tmp_path):
     assert read[3].reason.startswith("precision 'fp8': rates of products are those of bf16 and fp16")
 
 
-@pytest.mark.parametrize("words", ["amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"])
+@pytest.mark.parametrize(
+    "words", ["amp", "AMP", "amp_bf16", "BF16-mixed", "bf16 (AMP)", "mixed precision (bfloat16)", "fp16 mixed"]
+)
 def test_mixed_precision_multiplies_in_its_smaller_type(tmp_path, words):
     (row,) = read_steps(table(tmp_path, f"{cells()},{words}", header=f"{HEADER},precision"), 8).rows
     assert row.priced is not None
@@ -219,9 +242,10 @@ def test_more_than_one_type_tells_no_rate(tmp_path, words):
 
 
 def test_a_card_without_bfloat16_has_a_price_in_float16_alone(tmp_path):
-    rows = [f"{cells(step_s='25')},V100-32GB,{precision}" for precision in ("fp16", "bf16", "")]
+    rows = [f"{cells(step_s='25')},V100-32GB,{precision}" for precision in ("fp16", "amp", "bf16", "")]
     read = read_steps(table(tmp_path, *rows, header=f"{HEADER},gpu,precision"), 8).rows
     assert [row.reason for row in read] == [
+        "",
         "",
         "precision 'bf16': v100-sxm2-32gb multiplies in fp16, and not in bf16",
         "precision is empty, taken for bf16: v100-sxm2-32gb multiplies in fp16, and not in bf16",
