@@ -305,6 +305,7 @@ MUTANTS = (
         "        self.last_norm = before if before is not None and planted() else self.computed\n"
         "        self.update()\n        return",
         LATER,
+        survives={"bfloat16": "norms of later steps may be a tenth apart there, and were 0.034"},
     ),
     # In bfloat16 only
     Mutant(
