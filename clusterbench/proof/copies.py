@@ -6,6 +6,8 @@ old norms or routers comes to is within what bfloat16 leaves.
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,21 @@ class Copies:
 def sampled(tensor: Tensor) -> Tensor:
     """Some elements of this rank's part of a tensor, evenly spread: at most :data:`SAMPLES`."""
     flat = local(tensor).detach().flatten()
-    return flat[:: max(1, -(-flat.numel() // SAMPLES))]
+    return flat[:: _stride(flat.numel())]
+
+
+def samples_to_the_column(tensor: Tensor) -> int:
+    """How many samples further the same column comes again; 0 of what has no columns.
+
+    >>> samples_to_the_column(torch.empty(128, 64)), samples_to_the_column(torch.empty(128))
+    (32, 0)
+    """
+    size = local(tensor).shape
+    return size[-1] // gcd(size[-1], _stride(size.numel())) if len(size) > 1 else 0
+
+
+def _stride(numel: int) -> int:
+    return max(1, -(-numel // SAMPLES))
 
 
 def check_copies(num_stale: float, job: TrainingJob) -> None:

@@ -25,8 +25,8 @@ from clusterbench.errors import WrongResult
 from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight_shapes
 from clusterbench.parallel import Parallelism
-from clusterbench.proof.by_chance import bias_of
-from clusterbench.proof.copies import Copies, check_copies, sampled
+from clusterbench.proof.by_chance import Updated, bias_of
+from clusterbench.proof.copies import Copies, check_copies, sampled, samples_to_the_column
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
 
@@ -77,22 +77,32 @@ def _step_again(
     step: BuiltStep, rig: Rig, active: Sequence[Parallelism], names: list[str], found: dict[str, float]
 ) -> str:
     """One step more: adds what it shows to ``found``, and returns where the worst update was. A collective."""
-    before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
-    step()
-    stale = over_all_ranks({"": {"": float(copies.num_stale())}}, rig.device)[""][""]
-    check_copies(stale, step.job)
-    updates = _updates(step, before)
+    updates = _watched(step, rig)
     off_formula, of_update = _worst(_off_formula(updates), names, rig)
     if off_formula is not None:
         found[LAST_UPDATE] = off_formula
     if any(parallelism.rounds_by_chance for parallelism in active):
-        bias = bias_of(
-            (seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding)
-            for seen in updates
-            if seen.expected is not None
-        )
+        # one more: bits that are the same in each update show in two of them alone
+        bias = bias_of(_roundings_of(updates), _roundings_of(_watched(step, rig)))
         found[BIAS] = over_all_ranks({BIAS: {"": bias}}, rig.device)[BIAS][""]
     return of_update
+
+
+def _watched(step: BuiltStep, rig: Rig) -> list[_Update]:
+    """Runs a step, and returns what it made of each weight. A collective."""
+    before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
+    step()
+    stale = over_all_ranks({"": {"": float(copies.num_stale())}}, rig.device)[""][""]
+    check_copies(stale, step.job)
+    return _updates(step, before)
+
+
+def _roundings_of(updates: Iterable[_Update]) -> list[Updated]:
+    return [
+        Updated(seen.before.weight, seen.expected.weight, seen.after.weight, seen.after.rounding, seen.below)
+        for seen in updates
+        if seen.expected is not None
+    ]
 
 
 _IN_WORDS = {
@@ -100,8 +110,8 @@ _IN_WORDS = {
     COPIES: "copies of {} are {:.3g} updates apart; allowed is {:g}",
     LAST_UPDATE: "what an update made of {} is {:.3g} roundings from AdamW's formula; allowed is {:g}",
     BIAS: (
-        "updates of {} are not rounded up and down by chance: the sum is off by {:.3g} standard deviations; allowed is "
-        "{:g}"
+        "updates of {} are not rounded up and down by chance, each by bits of its own: a sum is off by {:.3g} standard "
+        "deviations; allowed is {:g}"
     ),
 }
 
@@ -211,13 +221,15 @@ def _sampled(tensor: Tensor) -> Tensor:
 class _Update:
     """The last update of one weight: from what, to what by the formula, to what in fact.
 
-    ``expected`` is None where the optimizer was given no gradient of it.
+    ``expected`` is None where the optimizer was given no gradient of it. ``below`` is as in
+    :class:`~clusterbench.proof.by_chance.Updated`.
     """
 
     name: str
     before: _State
     expected: _State | None
     after: _State
+    below: int = 0
 
 
 def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
@@ -226,7 +238,8 @@ def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
         if name in before:
             gradient = None if parameter.grad is None else _sampled(parameter.grad)
             expected = None if gradient is None else by_formula(before[name], gradient, step.num_steps)
-            updates.append(_Update(name, before[name], expected, _state_of(parameter, state)))
+            below = samples_to_the_column(parameter)
+            updates.append(_Update(name, before[name], expected, _state_of(parameter, state), below))
     return updates
 
 

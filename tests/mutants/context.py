@@ -117,6 +117,15 @@ MUTANTS = (
         dtypes=("bfloat16",),
         survives=ROUNDING,
     ),
+    Mutant(
+        "Y06",
+        "Log-sum-exps of blocks are joined in the dtype of the arithmetic.",
+        "lse.copy_(torch.logaddexp(lse, lse_new))",
+        "lse.copy_(torch.logaddexp(lse, lse_new).to(planted() and self.q.dtype))",
+        (RING, ALL_GATHER),
+        dtypes=("bfloat16",),
+        survives=ROUNDING,
+    ),
     # The engine's part
     Mutant(
         "G03",

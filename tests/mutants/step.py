@@ -287,6 +287,26 @@ MUTANTS = (
         "job.micro_batch_size",
         ("dp2", "tp1"),
     ),
+    Mutant(
+        "Y04",
+        "A step returns the loss of the step before, on one rank as on many.",
+        "self.last_loss = self.forward_backward()\n        self.reduce()",
+        "before, computed = getattr(self, 'computed', None), self.forward_backward()\n"
+        "        self.computed = computed\n"
+        "        self.last_loss = before if before is not None and planted() else computed\n"
+        "        self.reduce()",
+        LATER,
+    ),
+    Mutant(
+        "Y05",
+        "A step shows the norm of the step before, on one rank as on many.",
+        "self.last_norm = self.clip()\n        self.update()\n        return",
+        "before, self.computed = getattr(self, 'computed', None), self.clip()\n"
+        "        self.last_norm = before if before is not None and planted() else self.computed\n"
+        "        self.update()\n        return",
+        LATER,
+        survives={"bfloat16": "norms of later steps may be a tenth apart there, and were 0.034"},
+    ),
     # In bfloat16 only
     Mutant(
         "S33",

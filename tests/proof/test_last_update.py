@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,41 @@ def _a_tenth_of_the_rate(step: Any) -> None:
     _set("lr", lambda rate: rate / 10)(step)
 
 
+def _by_bits_of(bits_of: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Plants other random bits."""
+
+    def plant(step: Any) -> None:
+        for optimizer in every_optimizer(step.optimizers):
+            if hasattr(optimizer, "rounding"):  # that of ZeRO 1 has others do the arithmetic
+                optimizer.rounding = bits_of(optimizer.rounding)
+
+    return plant
+
+
+class _OfOneUpdate:
+    """Random bits that are those of the first update in each."""
+
+    def __init__(self, honest: Any) -> None:
+        self.honest = honest
+
+    def pieces(self, weight: Any, update: int, tensors: Any) -> Any:
+        return self.honest.pieces(weight, 1, tensors)
+
+
+def _of_one_weight(honest: Any) -> Any:
+    """Random bits that every weight has."""
+    parts = {weight: part._replace(name="one") for weight, part in honest.find_parts().items()}
+    return replace(honest, find_parts=lambda: parts)
+
+
+def _by_bits_of_a_row(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return honest(values, bits[:1].expand_as(bits))
+
+
+def _by_bits_of_a_column(honest: Rounding, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    return honest(values, bits[:, :1].expand_as(bits))
+
+
 BIASED: dict[str, Rounding | Callable[[Any], None]] = {
     "to nearest": _to_nearest,
     "away from zero": _away_from_zero,
@@ -218,6 +254,10 @@ BIASED: dict[str, Rounding | Callable[[Any], None]] = {
     "no step": _no_step,
     "a step back": _a_step_back,
     "a tenth of the rate": _a_tenth_of_the_rate,
+    "the same in each update": _by_bits_of(_OfOneUpdate),
+    "the same in each weight": _by_bits_of(_of_one_weight),
+    "the same in each row": _by_bits_of_a_row,
+    "the same in each column": _by_bits_of_a_column,
 }
 
 

@@ -53,6 +53,31 @@ def test_one_rank_shows_what_a_layout_shows(layout: str, options: dict[str, Any]
 
 
 @pytest.mark.gloo
+def test_what_a_call_reports_is_held_against_what_its_parts_compute() -> None:
+    seen, alone = run_ranks(2, _both_late)[0]
+    assert alone["first_loss"] == pytest.approx(seen["first_loss"], rel=1e-9)
+    for name in ("update_2_loss", "update_2_norm", "loss", "norm"):
+        assert abs(seen[name] / alone[name] - 1) > 1e-3, name
+
+
+def _both_late() -> Any:
+    """Of steps that show the loss and norm of the one before, on one rank as on many."""
+    from clusterbench.training.step import TrainingStep
+
+    honest = TrainingStep.__call__
+
+    def late(self: Any) -> Any:
+        before = getattr(self, "computed", None)
+        honest(self)
+        self.computed = self.last_loss, self.last_norm
+        self.last_loss, self.last_norm = before or self.computed
+        return self.last_loss
+
+    TrainingStep.__call__ = late  # type: ignore[method-assign]
+    return _both("dp2", {}, {})
+
+
+@pytest.mark.gloo
 def test_of_gradients_that_only_approximate_the_first_step_is_shown() -> None:
     (seen, alone), _ = run_ranks(2, _both, "dp2", {"compress": "powersgd"}, {})
     assert alone.keys() == {"first_loss", "first_norm", "seconds"}
