@@ -43,6 +43,19 @@ def test_attention_looks_back_and_never_ahead() -> None:
     assert (before[:, 9:] != after[:, 9:]).any(dim=-1).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_narrow_dtype_rounds_cosines_and_not_angles(dtype: torch.dtype) -> None:
+    """At position 100,000 bfloat16 has only every 512th angle of the fastest pair of channels."""
+    shape, positions = named_shape("llama-8b"), [1, 257, 4095, 100_000]
+    cos, sin = rope_tables(shape, torch.tensor(positions), dtype)
+    for at, position in enumerate(positions):
+        for pair in (0, 1, 20, shape.head_dim // 2 - 1):
+            angle = position * shape.rope_theta ** (-2 * pair / shape.head_dim)
+            for place in (pair, pair + shape.head_dim // 2):
+                assert float(cos[at, place]) == pytest.approx(math.cos(angle), abs=torch.finfo(dtype).eps)
+                assert float(sin[at, place]) == pytest.approx(math.sin(angle), abs=torch.finfo(dtype).eps)
+
+
 def test_rotation_makes_attention_depend_on_distance_alone() -> None:
     shape = named_shape("llama-tiny")
     q, k = torch.randn(2, 1, 1, 1, shape.head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
