@@ -139,8 +139,6 @@ UNPUBLISHED = [
     *((suite, gpu) for suite in sorted(OF_THE_BEST) for gpu in ("AMD Instinct MI300X", "NVIDIA H200")),
     ("rdma", "AMD Instinct MI300X"),
     ("fabric", "NVIDIA H100 NVL"),
-    ("compute", "NVIDIA H800"),
-    ("fabric", "NVIDIA H800"),
 ]
 """Those of which nothing is published that a floor could follow from."""
 
