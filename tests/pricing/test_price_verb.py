@@ -182,7 +182,7 @@ def test_a_table_that_names_no_card_asks_for_one():
 
 def test_cards_are_found_by_the_words_of_publications_and_others_cost_their_own_rows(tmp_path):
     header, row, *_ = Path(TABLE5).read_text().splitlines()
-    words = ["A100-80GB (Selene)", "A100", "Hopper", "H800"]
+    words = ["A100-80GB (Selene)", "A100", "Hopper", "H100 NVL"]
     lines = [f"{header},gpu", *(f"{row},{word}" for word in words)]
     (tmp_path / "steps.csv").write_text("\n".join(lines) + "\n")
     done = run("price", str(tmp_path / "steps.csv"), "--profile", "megatron_core")
