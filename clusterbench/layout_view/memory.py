@@ -10,12 +10,14 @@ from clusterbench.expected.fits import CARDS_GB, NOT_SEEN, fit_words
 from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
+from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, expected_at_rest, from_options, objection_to, part_of
+from clusterbench.parallel.recompute import Recompute
 from clusterbench.units import digits
 from clusterbench.words import aligned, comment
 
-RECOMPUTE = ("none", "selective", "full")
-"""The ways that :func:`other_totals` tells of, from the fastest to the one that holds least."""
+RECOMPUTE = tuple(map(str, options_of(Recompute)["recompute"].choices or ()))
+"""The ways that :func:`other_totals` tells of."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerato
     """For a terminal: a line a stage, and whether the fullest fits; of no card, those of the sizes that most have."""
     stages = memory_of_stages(job, every)
     categories = list(stages[0].held)
-    rows = [[stage.name, *map(_gigabytes, stage.held.values()), stage.when or "-"] for stage in stages]
+    rows = [[stage.name, *map(gigabytes, stage.held.values()), stage.when or "-"] for stage in stages]
     header = ["memory by formula", *(name.replace("_", " ").replace(TOTAL, "at most") for name in categories), "when"]
     yield from aligned(header, rows, ["", *["(GB)"] * len(categories), ""])
     totals = [stage.total for stage in stages if stage.total is not None]
@@ -103,5 +105,6 @@ def memory_text(job: TrainingJob, every: Sequence[Parallelism], card: Accelerato
     yield from comment(NOT_SEEN)
 
 
-def _gigabytes(size_bytes: float | None) -> str:
+def gigabytes(size_bytes: float | None) -> str:
+    """``64.2``, and ``-`` where nothing is predicted."""
     return "-" if size_bytes is None else digits(size_bytes / 1e9, 3)

@@ -20,6 +20,7 @@ from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_wor
 from clusterbench.layout_view.memory import (
     RECOMPUTE,
     StageMemory,
+    gigabytes,
     limits_of,
     memory_of_stages,
     no_total_text,
@@ -44,7 +45,7 @@ from clusterbench.layout_view.text import (
 )
 from clusterbench.parallel import from_options
 from clusterbench.report.template import css, template
-from clusterbench.units import digits, format_bytes
+from clusterbench.units import format_bytes
 from clusterbench.words import plural
 
 MOST_RANKS_DRAWN = 512
@@ -120,7 +121,7 @@ def _memory(job: TrainingJob, card: Accelerator | None) -> dict[str, Any]:
         ],
         "categories": [name.replace("_", " ").replace(TOTAL, "all at one moment") for name in stages[0].held],
         "stages": [
-            {"name": stage.name, "sizes": [_gigabytes(size) for size in stage.held.values()], "when": stage.when}
+            {"name": stage.name, "sizes": [gigabytes(size) for size in stage.held.values()], "when": stage.when}
             for stage in stages
         ],
         "ways": RECOMPUTE,
@@ -128,7 +129,7 @@ def _memory(job: TrainingJob, card: Accelerator | None) -> dict[str, Any]:
             {
                 "seq_len": seq_len,
                 "is_own": seq_len == job.seq_len,
-                "cells": [(_gigabytes(total), _verdict(total, card)) for total in of_ways],
+                "cells": [(gigabytes(total), _verdict(total, card)) for total in of_ways],
             }
             for seq_len, of_ways in other_totals(job)
         ]
@@ -146,11 +147,11 @@ def _bar(stage: StageMemory, total: float, end: float) -> dict[str, Any]:
         ("optimizer state", at_rest["optimizer_state"]),
         ("gradients, activations and what is gathered", total - sum(at_rest.values())),
     ]
-    words = "; ".join(f"{name} {_gigabytes(size)} GB" for name, size in parts)
+    words = "; ".join(f"{name} {gigabytes(size)} GB" for name, size in parts)
     return {
         "name": stage.name,
-        "words": f"{stage.name}: {_gigabytes(total)} GB at most, of which {words}",
-        "total": _gigabytes(total),
+        "words": f"{stage.name}: {gigabytes(total)} GB at most, of which {words}",
+        "total": gigabytes(total),
         "parts": [{"name": name, "percent": f"{100 * size / end:.2f}"} for name, size in parts],
     }
 
@@ -160,10 +161,6 @@ def _verdict(total: float | None, card: Accelerator | None) -> str:
     if total is None or card is None or card.memory_bytes is None:
         return ""
     return {"fits": "", "close, measure it": "close", "does not fit": "too much"}[fit(total, card.memory_bytes)]
-
-
-def _gigabytes(size_bytes: float | None) -> str:
-    return "-" if size_bytes is None else digits(size_bytes / 1e9, 3)
 
 
 def _data(view: LayoutView, drawn: int) -> Markup:

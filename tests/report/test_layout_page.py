@@ -90,10 +90,14 @@ def test_the_bar_of_a_stage_is_made_of_parts_that_add_up_to_what_it_holds_at_mos
     assert "The 80 GB of h100-sxm-80gb: does not fit" in memory
 
 
-def test_longer_sequences_and_recomputation_say_what_they_would_take() -> None:
+@pytest.mark.parametrize(
+    ("gpu", "own"), [("h100-sxm-80gb", "too much"), ("h20-96gb", "close"), ("h200-sxm-141gb", "")], ids=str
+)
+def test_longer_sequences_and_recomputation_say_what_they_would_take(gpu: str, own: str) -> None:
     """The cell of the step itself is the total of its fullest stage; others are those of a step of its own."""
-    of = view("pp2-dp2", 1, "llama-8b")
-    memory = section(layout_page(of, card_with_memory("h100-sxm-80gb")), "memory")
+    of, card = view("pp2-dp2", 1, "llama-8b"), card_with_memory(gpu)
+    assert card.memory_bytes is not None
+    memory = section(layout_page(of, card), "memory")
     rows = re.findall(r'<tr(?: class="own")?><td class="number">(\d+)</td>(.*?)</tr>', memory)
     cells = {
         int(seq_len): re.findall(r'<td class="number">([\d.]+)(?: <small[^>]*>(.*?)</small>)?', row)
@@ -106,7 +110,14 @@ def test_longer_sequences_and_recomputation_say_what_they_would_take() -> None:
             stages = memory_of_stages(replace(of.job, seq_len=seq_len), from_options({"recompute": recompute}))
             total = max(stage.total or 0.0 for stage in stages)
             assert float(size) == pytest.approx(total / 1e9, rel=0.01)
-            assert verdict == ("too much" if total > SHOWN * 80e9 else "close" if total > CLOSE * 80e9 else "")
+            assert verdict == (
+                "too much"
+                if total > SHOWN * card.memory_bytes
+                else "close"
+                if total > CLOSE * card.memory_bytes
+                else ""
+            )
+    assert cells[256][0][1] == own
     assert float(cells[256][0][0]) == max(float(size) for size in re.findall(r"stage: ([\d.]+) GB", memory))
 
 
