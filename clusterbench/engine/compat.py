@@ -44,7 +44,13 @@ if TYPE_CHECKING:
         def __enter__(self) -> Self: ...
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
 
+    class StorageWeakRef:  # nor has this
+        cdata: int
+
+        def __init__(self, storage: torch.UntypedStorage) -> None: ...
+
 else:
+    from torch.multiprocessing.reductions import StorageWeakRef as StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 NAMES = {
@@ -59,6 +65,10 @@ NAMES = {
     "torch.distributed.tensor._op_schema.OpSchema.gen_fake_kwargs": "parity",
     "torch._guards.detect_fake_mode": "parity",
     "torch.utils._pytree.tree_map": "parity",
+    "torch.utils._pytree.tree_map_only": "kept_results",
+    # What no recomputation repeats or keeps; and a number of memory that no other gets while it is held. 2.13 run.
+    "torch.utils.checkpoint.SAC_IGNORED_OPS": "kept_results",
+    "torch.multiprocessing.reductions.StorageWeakRef": "kept_results",
     # `torch.nn.utils` scales parameters' gradients only, and of FSDP2's DTensors takes 28 ms to find out how. 2.13 run.
     "torch._foreach_mul_": "step",
     # All weights are rounded in one call, which is a kernel on CUDA. Public in all but its name. 2.13 run.

@@ -172,9 +172,12 @@ class Pipeline(Parallelism):
             return inputs + held(at)
 
         for at in self.order(job).full:
-            forward, *backward = moments_of(next(chunk for chunk in job.held if chunk.stage == at.stage))
+            chunk = next(chunk for chunk in job.held if chunk.stage == at.stage)
+            forward, *backward = moments_of(chunk)
             if at.kind == "F":
-                full += [beside(at) + most for most in (sum(forward.values()), self._gathering(job, at, forward))]
+                before_loss = _before_loss(job, chunk, forward) if chunk.last else 0.0
+                most = sum(forward.values()), self._gathering(job, at, forward), before_loss
+                full += [beside(at) + held_bytes for held_bytes in most]
                 continue
             kept = sum(forward.values()) - sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
             logits = forward.get("loss.logits", 0.0)  # a stage's output, which is held until its backward is through
@@ -330,12 +333,8 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     """
     if chunk.last:
         return 0.0
-    if "layer.products" in held and "layer.feed_forward.gate" in held and job.layout.sp:
-        # what the product is of, its result as it is cut, the stream in the layer's middle and what a norm made of it,
-        # and where sequences are several that as it was gathered and put in order; the output, which counts as sent, is
-        # not there yet
-        of_layer, wholes = held["layer.feed_forward.gate"] / len(chunk.layers), 1 + (job.micro_batch_size > 1)
-        return of_layer + (wholes * job.layout.tp + 2 - 1) * _between(job)
+    if _cuts_last_product(job, held):  # the output, which counts as sent, is not there yet
+        return _cut_product(job, chunk, held) - _between(job)
     if "layer.inputs" in held:
         return 0.0
     # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
@@ -349,6 +348,29 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     else:  # what is summed over tp is a message
         products = 0 if job.layout.uses("tp") else 1
     return float((streams + products) * _between(job))
+
+
+def _before_loss(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
+    """Bytes when the last layer of all comes to its end, of which a loss over few logits needs less."""
+    if not _cuts_last_product(job, held):
+        return 0.0
+    of_layers = sum(size for name, size in held.items() if name.startswith("layer."))
+    return of_layers + _cut_product(job, chunk, held)
+
+
+def _cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
+    """Whether the end of a layer, the last product of which +sp cuts, takes more than to compute it again."""
+    return job.layout.sp and "layer.inputs" in held and "layer.feed_forward.gate" in held
+
+
+def _cut_product(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
+    """Bytes beside what is kept while +sp cuts the last product of a layer.
+
+    What the product is of, its result and that as it is cut, the stream in the layer's middle and what a norm made of
+    it, and where sequences are several that as it was gathered and put in order.
+    """
+    of_layer, wholes = held["layer.feed_forward.gate"] / len(chunk.layers), 2 + (job.micro_batch_size > 1)
+    return of_layer + (wholes * job.layout.tp + 2) * _between(job)
 
 
 def _holds_messages(job: TrainingJob) -> bool:

@@ -47,9 +47,9 @@ class Recompute(Parallelism):
     SwiGLU), so it executes no FLOP that MFU or HFU count. It is not Megatron's ``selective``, which repeats the core of
     attention to be rid of its scores: flash attention never stores them.
 
-    Where tp cuts products, selective keeps each both before and after it is summed over the ranks, and can hold more
-    than ``none``: a rank of llama-8b in tp8+sp 21.1 GB instead of 19.8 (``clusterbench dry-run``). Formulas and dry
-    runs say so before anything is run.
+    Of these results it lets go of what nothing in backward reads (clusterbench/model/kept_results.py): the last product
+    of a layer, which leaves with the residual stream, and where tp cuts products those that are summed over the ranks,
+    of which the sums are kept.
 
     Source
     ------
@@ -116,12 +116,11 @@ class Recompute(Parallelism):
         if not self._norms_copy(job):  # the layer's input is the input its norm keeps
             again["layer.attention_norm.input"] -= residual
         last = kept | again | self._passing(job)
-        if self.recompute == "selective":  # what attention has given to the residual stream is used up
-            last["layer.products"] -= job.local_tokens * job.shape.hidden_size * job.compute_bytes
-            if (sums := f"layer.{RESULT}{SENT}sums") in last:
-                last[sums] -= last[sums] / (job.num_layers * (1 if job.shape.has_experts else 2))
-            blocks = [name for name in last if RESULT in name and SENT not in name]  # of attention, joined by then
-            last |= {name: last[name] - last[name] / job.num_layers for name in blocks}
+        if self.recompute == "selective":
+            # what attention has given to the residual stream is used up, and its blocks are joined
+            given = ("layer.products", f"layer.{RESULT}{SENT}sums")
+            used_up = [name for name in last if name in given or (RESULT in name and SENT not in name)]
+            last |= {name: last[name] - last[name] / job.num_layers for name in used_up}
         if EXCHANGED in held:
             last.update(self._exchanged(held, kept, job))
         return kept | outside, last
@@ -134,15 +133,13 @@ class Recompute(Parallelism):
             heads = max(1, job.shape.num_kv_heads // job.layout.tp) * job.num_layers
             projected = float(job.local_tokens * heads * job.shape.head_dim * job.compute_bytes)
             kept |= {"layer.attention.key": projected, "layer.attention.value": projected}
-        residual = float(job.local_tokens * job.shape.hidden_size * job.compute_bytes)
-        products = {"layer.products": residual * job.num_layers}  # of output, before sums
-        if not job.shape.has_experts:
-            products["layer.products"] *= 2  # of down, too
-        else:  # the router's before softmax, in the dtype of the arithmetic
+        products: dict[str, float] = {}
+        if not job.layout.uses("tp"):  # of attention's last, which tp keeps summed over the ranks
+            residual = job.local_tokens * job.shape.hidden_size * job.compute_bytes
+            products["layer.products"] = float(residual * job.num_layers)
+        if job.shape.has_experts:  # the router's before softmax, in the dtype of the arithmetic
             logits = held["layer.router.probabilities"] * job.compute_bytes / max(4, job.compute_bytes)
-            products |= {"layer.router.logits": logits}
-            if job.shape.num_shared_experts:
-                products |= {"layer.shared.products": residual / job.layout.sequence_parts * job.num_layers}
+            products["layer.router.logits"] = logits
         return kept | products
 
     def _received(self, job: TrainingJob) -> Iterable[str]:
@@ -191,13 +188,11 @@ class Recompute(Parallelism):
         return self.recompute
 
     def apply(self, assembly: Assembly) -> None:
-        from functools import partial
-
-        from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
         options: dict[str, Any] = {}
         if self.recompute == "selective":
-            options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_what_costs)
+            from clusterbench.model.kept_results import selective_contexts
+
+            options["context_fn"] = selective_contexts
         for layer in assembly.layers():
             layer.forward = _checkpointed(layer.forward, options)  # type: ignore[method-assign]
 
@@ -211,13 +206,3 @@ def _checkpointed(forward: Callable[..., Any], options: Mapping[str, Any]) -> Ca
         return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **options)
 
     return checkpointed
-
-
-def _keep_what_costs(context: Any, operator: Any, *arguments: Any, **options: Any) -> Any:
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    name = operator.name()
-    costs = name.startswith(
-        ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_", "_c10d_functional::", "aten::_grouped_mm")
-    )
-    return CheckpointPolicy.MUST_SAVE if costs else CheckpointPolicy.PREFER_RECOMPUTE

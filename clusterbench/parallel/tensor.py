@@ -138,7 +138,8 @@ class TensorParallel(Parallelism):
             # the logits minus their maximum, which live while their exponentials are summed over tp
             held = held | {"loss.shifted": held["loss.log_softmax"]}
         tp, num_kv_heads = job.layout.tp, job.shape.num_kv_heads
-        sums = float(job.num_layers * _sums_of_a_layer(job))
+        # behind attention; of those behind the feed-forward backward reads none
+        sums = float(job.num_layers * crossing_bytes(job) // job.layout.sequence_parts)
         held = held | {f"{RESULT}{SENT}sums": sums * job.layout.cp}  # sizes are those of all tokens until cp cuts them
         return {
             name: size_bytes / _ranks_sharing(name, tp, num_kv_heads, self.loss_parallel)
@@ -295,12 +296,6 @@ def crossings(job: TrainingJob) -> int:
     """
     regions = 1 if job.shape.has_experts else 2
     return 2 * regions * job.num_layers + job.embeds + job.has_head
-
-
-def _sums_of_a_layer(job: TrainingJob) -> int:
-    """Bytes of what one rank receives where a layer's regions are left: whole, or with +sp its part."""
-    regions = 1 if job.shape.has_experts else 2
-    return regions * crossing_bytes(job) // job.layout.sequence_parts
 
 
 def crossing_bytes(job: TrainingJob) -> int:
