@@ -31,6 +31,8 @@ from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.launches import Launches
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import DryRank, Held, Sent
+from clusterbench.job.flops import CAUSAL_ATTENTION, FORWARD, PRODUCTS
+from clusterbench.job.passes import Executed
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.run_folder import RunFolder
 from clusterbench.trainers.ours import Ours
@@ -103,6 +105,16 @@ def test_what_is_sent_and_launched_is_summed_up() -> None:
     assert "longest chain of collectives that wait for one another: 4 (1 on dp + 3 on tp)" in lines
     assert any(line.endswith("1,234 operators launched a micro-batch") for line in lines)
     assert "dry-run in 1.0 CPU seconds and 360 MB" in lines
+
+
+def test_flops_that_no_kernel_has_to_execute_are_told_with_those_that_are_counted() -> None:
+    executed = [
+        Executed("aten::mm", PRODUCTS, FORWARD, 7, 3 * 10**12),
+        Executed("aten::_scaled_dot_product_flash_attention", CAUSAL_ATTENTION, FORWARD, 7, 10**12),
+    ]
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16")
+    said = dry_text([replace(RANK, executed=executed)], job, from_options({}), {3: ""}, 141)
+    assert "4.00 TFLOP of products and attention, 0.50 of it for scores that the causal mask hides; 1,234 " in said
 
 
 def test_changes_are_only_those_that_are_possible() -> None:
