@@ -156,6 +156,13 @@ def test_a_compiled_step_is_run_without_compile_and_says_so() -> None:
     assert said[1] == what
 
 
+@pytest.mark.gloo
+def test_heads_that_a_gpu_fills_up_are_said_not_to_be_filled() -> None:
+    job = make_job("tp1", shape="llama-tiny-uneven", dtype="bfloat16", device="cuda")
+    (found,) = dry_ranks(Ours(), job, from_options({}), "megatron", [0])
+    assert found.left_out == [f"{job.fills_heads}; here they are as they came"]
+
+
 def test_one_rank_of_each_stage_is_run() -> None:
     assert stage_ranks(make_job("pp2-dp2"), "megatron") == [0, 2]
     assert stage_ranks(make_job("dp4"), "megatron") == [0]
