@@ -85,7 +85,10 @@ def _what_would_fit(
         if needed <= CLOSE * memory_gb * 1e9:
             found.append((needed, change))
     if not found:
-        yield "No single change of recomputation, ZeRO, sequence parallelism or micro_batch_size makes it fit."
+        yield (
+            "No single change makes it fit: none of recomputation, ZeRO, offload, sequence parallelism, "
+            "micro_batch_size, loss_chunks and precision."
+        )
         return
     yield "By formula, to be dry-run, it fits with:"
     for needed, change in found:

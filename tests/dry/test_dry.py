@@ -120,9 +120,20 @@ def test_flops_that_no_kernel_has_to_execute_are_told_with_those_that_are_counte
 def test_changes_are_only_those_that_are_possible() -> None:
     job = make_job("dp2-tp2", shape="llama-8b", seq_len=4096, dtype="bfloat16")
     found = [change for change, _, _ in changes(job, from_options({}))]
-    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", "recompute selective", "recompute full"]
+    recomputed = ["recompute selective", "recompute full"]
+    of_precision = "precision bfloat16_moments"
+    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", *recomputed, of_precision]
     alone = make_job("tp1", micro_batch_size=1)
-    assert [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))] == ["recompute selective"]
+    others = [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))]
+    assert others == ["recompute selective", "loss_chunks 8"]
+
+
+def test_narrower_moments_are_advised_where_states_are_too_much() -> None:
+    """8B on one H200 was said to fit by no change: with moments in bfloat16 it needs 113.5 GB, and fits."""
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=1)
+    rank = replace(RANK, memory={**RANK.memory, "total": 145_598_000_000})
+    assert "  precision bfloat16_moments: about 113.5 GB\n" in dry_text([rank], job, from_options({}), {3: "any"}, 141)
 
 
 @pytest.mark.parametrize(
