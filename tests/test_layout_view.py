@@ -301,6 +301,15 @@ def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
     assert "192 GB: fits" in said
 
 
+def test_of_a_pipeline_the_fullest_stage_decides_whether_it_fits() -> None:
+    """Llama 3's 126 layers on 16 stages: 7 on the first, 8 on the second, which was not asked: 119.4 GB, not 126.6."""
+    asked = ["layout", "pp16-tp8+sp", "--shape", "llama-405b", "--global-batch-size", "64", "--gpu"]
+    lines = CliRunner().invoke(main, [*asked, "NVIDIA H200"]).output.splitlines()
+    names = [line[:22].strip() for line in lines if line.startswith(("  first ", "  fullest ", "  last "))]
+    assert names == ["first stage", "fullest stage, pp 1", "last stage"]
+    assert "# the 141 GB of h200-sxm-141gb: fits, 14.4 GB left" in lines
+
+
 def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:
     wrong = CliRunner().invoke(main, ["layout", "dp2", "--shape", "llama-tiny", "--gpu", "NVIDIA GB300"])
     assert (wrong.exit_code, wrong.output) == (2, "error: --gpu 'NVIDIA GB300': the tables have no memory of it.\n")

@@ -232,12 +232,11 @@ def _missing(device: str, dtype: str) -> str:
     """Why this device cannot multiply so; empty where it can. A CPU has float8, slowly."""
     import torch
 
-    least = {"tf32": (8, 0), "float8": (8, 9)}.get(dtype)
+    from clusterbench.engine.compat import lacks_float8
+
+    if dtype == "float8":
+        return lacks_float8(device)
     is_nvidia = device == "cuda" and not torch.version.hip
-    if least is None or (is_nvidia and torch.cuda.get_device_capability() >= least):
+    if dtype != "tf32" or (is_nvidia and torch.cuda.get_device_capability() >= (8, 0)):
         return ""
-    if dtype == "tf32":
-        return "tf32 is a mode of the tensor cores of NVIDIA GPUs since the A100, and this device has none"
-    if device == "cpu":
-        return ""
-    return "float8 products (e4m3fn) are those of NVIDIA GPUs since the L4 and the H100, and this device has none"
+    return "tf32 is a mode of the tensor cores of NVIDIA GPUs since the A100, and this device has none"

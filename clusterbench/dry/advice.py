@@ -7,6 +7,9 @@ from dataclasses import fields, replace
 
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in, objection_to
+from clusterbench.precision import MASTER
+
+LOSS_CHUNKS, HALF = 8, "bfloat16_moments"
 
 Changed = tuple[str, TrainingJob, Sequence[Parallelism]]
 
@@ -34,9 +37,13 @@ def _candidates(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Chan
     for kind in ("selective", "full"):
         if options := _with(every, "recompute", kind):
             yield f"recompute {kind}", job, options
+    if options := _with(every, "loss_chunks", LOSS_CHUNKS):
+        yield f"loss_chunks {LOSS_CHUNKS}", job, options
+    if job.dtype == "bfloat16" and job.precision == MASTER:
+        yield f"precision {HALF}", replace(job, precision=HALF), every
 
 
-def _with(every: Sequence[Parallelism], option: str, value: str | bool) -> Sequence[Parallelism] | None:
+def _with(every: Sequence[Parallelism], option: str, value: str | int) -> Sequence[Parallelism] | None:
     """The same with one option changed; None where it has that value already."""
     changed = [
         replace(each, **{option: value})

@@ -63,7 +63,7 @@ def dry_rank(
             seen = _measured(step, grid, place, rank, has_host)
             host = _in_host_memory(step) if has_host else {}
     took_s, peak_bytes = time.process_time() - started_s, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    words = [words for words in left_out if words]
+    words = [words for words in (*left_out, _not_filled(job)) if words]
     return replace(seen, left_out=words, host=host, spent_s=took_s, process_bytes=peak_bytes)
 
 
@@ -72,6 +72,10 @@ def _attending(every: Sequence[Parallelism], job: TrainingJob) -> Sequence[Paral
     if not stores_scores(active_in(job.layout, every), job):
         return every
     return [replace(each, attention_backend="math") if isinstance(each, AttentionBackend) else each for each in every]
+
+
+def _not_filled(job: TrainingJob) -> str:
+    return f"{job.fills_heads}; here they are as they came" if job.fills_heads else ""
 
 
 def _in_host_memory(step: BuiltStep) -> Mapping[str, int]:

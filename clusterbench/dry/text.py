@@ -11,6 +11,7 @@ from clusterbench.expected.fits import CARDS_GB, CLOSE, NOT_SEEN, fit_words
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
+from clusterbench.job.flops import CAUSAL_ATTENTION
 from clusterbench.job.passes import STATES
 from clusterbench.job.turns import lines_in_order
 from clusterbench.parallel import Parallelism, active_in, expected_states, part_of
@@ -84,7 +85,10 @@ def _what_would_fit(
         if needed <= CLOSE * memory_gb * 1e9:
             found.append((needed, change))
     if not found:
-        yield "No single change of recomputation, ZeRO, sequence parallelism or micro_batch_size makes it fit."
+        yield (
+            "No single change makes it fit: none of recomputation, ZeRO, offload, sequence parallelism, "
+            "micro_batch_size, loss_chunks and precision."
+        )
         return
     yield "By formula, to be dry-run, it fits with:"
     for needed, change in found:
@@ -141,7 +145,10 @@ def _of_rank(each: DryRank, place: str, unit: str) -> Iterator[str]:
         yield from _in_order(each)
         yield f"longest chain of collectives that wait for one another: {sum(each.chain.values())} ({chain})"
     flops = sum(executed.flops for executed in each.executed)
-    yield f"{flops / 1e12:.2f} TFLOP of products and attention; {each.operators:,} operators launched a micro-batch"
+    hidden = sum(executed.flops for executed in each.executed if executed.kind == CAUSAL_ATTENTION) / 2
+    masked = f", {hidden / 1e12:.2f} of it for scores that the causal mask hides" if hidden else ""
+    launched = f"{each.operators:,} operators launched a micro-batch"
+    yield f"{flops / 1e12:.2f} TFLOP of products and attention{masked}; {launched}"
 
 
 def _in_order(each: DryRank) -> Iterator[str]:

@@ -607,6 +607,16 @@ def scaled_product(
     return product
 
 
+def lacks_float8(device: str) -> str:
+    """Why a device of this type multiplies no float8; empty where it does. A CPU does, slowly.
+
+    AMD's formats before the MI350 are others of the same size.
+    """
+    if device != "cuda" or (not torch.version.hip and torch.cuda.get_device_capability() >= (8, 9)):
+        return ""
+    return "float8 products (e4m3fn) are those of NVIDIA GPUs since the L4 and the H100, and this device has none"
+
+
 @cache
 def widen_scaled_products() -> torch.library.Library:
     """From here on a processor multiplies float8 as float32, which holds it exactly.

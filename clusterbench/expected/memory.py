@@ -84,6 +84,8 @@ def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, 
         reasons[ACTIVATIONS] = why
     elif stores_scores(active, job):
         reasons[ACTIVATIONS] = "math attention keeps scores and copies of queries, keys and values as torch makes them"
+    elif words := job.fills_heads:
+        reasons[ACTIVATIONS] = words
     if any(parallelism.keeps_on_host(job) for parallelism in active):
         reasons |= dict.fromkeys(STATES, "offload keeps it in host memory, of which a GPU has what is in use")
     is_rounded = job.compute_bytes != job.master_bytes

@@ -141,10 +141,32 @@ class TrainingJob:
     def has_plain_attention(self) -> bool:
         """Whether torch has no operator for all of its attention, and takes plain products, which keep the scores.
 
-        On CUDA in float64, and in float32 where heads share keys: the kernel for float32 takes no groups.
+        On CUDA in float64, and in float32 where heads share keys or have an odd number of channels: the kernel for
+        float32 takes neither.
         """
-        are_grouped = self.shape.num_kv_heads != self.shape.num_heads
-        return self.device == "cuda" and (self.dtype == "float64" or (self.dtype == "float32" and are_grouped))
+        is_odd = self.shape.num_kv_heads != self.shape.num_heads or self.shape.head_dim % self.head_unit
+        return self.device == "cuda" and (self.dtype == "float64" or (self.dtype == "float32" and bool(is_odd)))
+
+    @property
+    def head_unit(self) -> int:
+        """Of how many channels a head has to be a multiple where a GPU's operators of attention take it as it is.
+
+        16 bytes of them; attention in float64 is made of plain products. ``scaled_dot_product_attention`` fills heads
+        up for flash attention alone.
+
+        Source: aten/src/ATen/native/transformers/cuda of torch, flash_attn/flash_api.cpp ("head_size must be a multiple
+        of 8") and sdp_utils.cpp (``minimum_gemm_alignment``, ``check_cudnn_tensor_shapes``).
+        """
+        return 1 if self.device == "cpu" or self.dtype == "float64" else 16 // self.compute_bytes
+
+    @property
+    def fills_heads(self) -> str:
+        """What torch does to heads for flash attention on a GPU, in words; empty where it takes them as they are."""
+        channels, unit = self.shape.head_dim, self.head_unit
+        if self.has_plain_attention or channels % unit == 0:
+            return ""
+        filled = -(-channels // unit) * unit
+        return f"on a GPU torch fills heads of {channels} channels up to {filled} for attention, and keeps them so"
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,4 +1,4 @@
-"""What a rank of the first and of the last stage holds at most, by formula, and whether that or less fits a card."""
+"""What a rank of the first, the last and the fullest stage holds at most, by formula, and whether that fits a card."""
 
 from __future__ import annotations
 
@@ -46,17 +46,30 @@ class StageMemory:
 
 
 def memory_of_stages(job: TrainingJob, every: Sequence[Parallelism]) -> list[StageMemory]:
-    """The first and the last stage; one where there is no pipeline."""
+    """The first and the last stage, and one between them that holds more; one where there is no pipeline.
+
+    Where layers do not come out even the stages between have one more.
+    """
     active = active_in(job.layout, every)
     unknown = not_predicted(job, active)
-    ends = {0: "first stage", job.layout.pp - 1: "last stage"} if job.layout.uses("pp") else {0: "any rank"}
     stages = []
-    for pp_rank, name in ends.items():
+    for pp_rank, name in _told(job, active).items():
         part = part_of(job, active, pp_rank)
         held = {what: None if what in unknown else size for what, size in held_memory(active, part).items()}
         when = "" if TOTAL in unknown else fullest_moment(active, part).when
         stages.append(StageMemory(name, held, expected_at_rest(active, part), when))
     return stages
+
+
+def _told(job: TrainingJob, active: Sequence[Parallelism]) -> dict[int, str]:
+    """The stages of which is told, and what they are called."""
+    pp = job.layout.pp
+    if pp == 1:
+        return {0: "any rank"}
+    totals = [fullest_moment(active, part_of(job, active, pp_rank)).held for pp_rank in range(pp)]
+    fullest = totals.index(max(totals))
+    between = {} if fullest in (0, pp - 1) else {fullest: f"fullest stage, pp {fullest}"}
+    return {0: "first stage", **between, pp - 1: "last stage"}
 
 
 def other_totals(job: TrainingJob) -> Iterator[tuple[int, list[float | None]]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Parallelism, Twin
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.shape import ModelShape
 
@@ -66,12 +66,24 @@ class AttentionBackend(Parallelism):
         if job.device == "cuda" and self.attention_backend == "efficient" and job.dtype == "float64":
             return f"{wanted} does not compute in float64; math does"
         shape = job.shape
+        if self._takes_heads_as_they_are and shape.head_dim % job.head_unit:
+            return (
+                f"{wanted} takes heads of a multiple of {job.head_unit} channels in {job.dtype}, and {shape.name} has "
+                f"heads of {shape.head_dim}; flash, in bfloat16, and math take any"
+            )
         if self.attention_backend == "efficient" and shape.num_kv_heads != shape.num_heads:
             return (
                 f"{wanted} takes as many heads of keys as of queries, and {shape.name} has {shape.num_kv_heads} for "
                 f"{shape.num_heads}; flash, cudnn and math take groups"
             )
         return None
+
+    @property
+    def _takes_heads_as_they_are(self) -> bool:
+        return self.attention_backend in ("efficient", "cudnn")  # torch fills them up for flash attention
+
+    def twin(self, job: TrainingJob) -> Twin:
+        return Twin(head_dim=job.head_unit if self._takes_heads_as_they_are else 0)
 
     def clash(self, job: TrainingJob, others: Sequence[Parallelism]) -> str | None:
         for other in others:

@@ -103,7 +103,17 @@ class ContextParallel(Parallelism):
             return (
                 f"+sp cuts the {part} tokens that cp{cp} leaves of seq_len {seq_len} over tp{tp}: {part / tp:.4g} each"
             )
-        return self._too_few_heads(job) if self.context == "ulysses" else None
+        return self._too_few_heads(job) if self.context == "ulysses" else self._unfit_heads(job)
+
+    def _unfit_heads(self, job: TrainingJob) -> str | None:
+        channels, unit = job.shape.head_dim, job.head_unit
+        if channels % unit:
+            return (
+                f"context {self.context} calls operators of attention as they are, which on GPUs take heads of a "
+                f"multiple of {unit} channels in {job.dtype}, and {job.shape.name} has heads of {channels}; context "
+                "ulysses takes any"
+            )
+        return None
 
     def _too_few_heads(self, job: TrainingJob) -> str | None:
         cp, heads, kv_heads = job.layout.cp, job.shape.num_heads // job.layout.tp, _kv_heads(job)
@@ -121,7 +131,7 @@ class ContextParallel(Parallelism):
 
     def twin(self, job: TrainingJob) -> Twin:
         per_rank = lcm(2 if self.context in IN_TWO_CHUNKS else 1, job.layout.sequence_parts)
-        return Twin(seq_unit=job.layout.cp * per_rank)
+        return Twin(seq_unit=job.layout.cp * per_rank, head_dim=job.head_unit if self.attends else 0)
 
     def positions(self, job: TrainingJob, cp_rank: int) -> list[range]:
         return positions(job.seq_len, job.layout.cp, cp_rank, self.context)

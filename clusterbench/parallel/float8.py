@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from clusterbench.errors import NotHere
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import FLOAT8_GRADIENTS, FLOAT8_PRODUCTS
 from clusterbench.layout import ParallelLayout
@@ -106,10 +107,13 @@ class Float8(Parallelism):
     def apply(self, assembly: Assembly) -> None:
         from functools import partial
 
+        from clusterbench.engine.compat import active_fake_mode, lacks_float8
         from clusterbench.model.experts import MixtureOfExperts
         from clusterbench.model.float8 import float8_linear
         from clusterbench.model.modules import Linear
 
+        if active_fake_mode() is None and (reason := lacks_float8(assembly.device.type)):
+            raise NotHere(reason)
         for layer in assembly.layers():
             parts = [
                 layer.attention,

@@ -169,6 +169,7 @@ class FullySharded(Parallelism):
         """With pipeline stages: a schedule gathers for backward, and lets go at a stage's end, when it reduces."""
         groups = {chunk.stage: self._groups(job, chunk) for chunk in job.held}
         gathered = {stage: of.total(lambda group: group.padded) * job.compute_bytes for stage, of in groups.items()}
+        around = {stage: of.root.padded * job.compute_bytes for stage, of in groups.items()}
         whole = {stage: of.total(lambda group: group.whole) * job.master_bytes for stage, of in groups.items()}
         if job.order is None:  # naive: one stage, reduced after each micro-batch and added to what is there
             return {
@@ -189,7 +190,9 @@ class FullySharded(Parallelism):
             # those of norm and head until backward is through.
             is_rounded = job.compute_bytes != job.master_bytes
             rounding = max(root.behind_layers + max(group.whole for group in layer), root.whole) * job.compute_bytes
-            at_once = max(at_once, sum(gathered[other] for other in end if kept_from[other] <= over <= end[other]))
+            kept = sum(gathered[other] for other in end if kept_from[other] <= over <= end[other])
+            # what is around the layers a forward leaves as it is, before any backward of its stage
+            at_once = max(at_once, kept + sum(around[other] for other in end if over < kept_from[other]))
             # also while another stage, which is over before this one, is not reduced yet
             for at in [over, *(before for before in end.values() if begin[stage] < before < over)]:
                 beside = max(is_rounded * rounding, reducing * (at == over))

@@ -175,7 +175,7 @@ class Pipeline(Parallelism):
             chunk = next(chunk for chunk in job.held if chunk.stage == at.stage)
             forward, *backward = moments_of(chunk)
             if at.kind == "F":
-                before_loss = _before_loss(job, chunk, forward) if chunk.last else 0.0
+                before_loss = _before_loss(job, forward) if chunk.last else 0.0
                 most = sum(forward.values()), self._gathering(job, at, forward), before_loss
                 full += [beside(at) + held_bytes for held_bytes in most]
                 continue
@@ -334,7 +334,7 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     if chunk.last:
         return 0.0
     if _cuts_last_product(job, held):  # the output, which counts as sent, is not there yet
-        return _cut_product(job, chunk, held) - _between(job)
+        return _cut_product(job) - _between(job)
     if "layer.inputs" in held:
         return 0.0
     # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
@@ -350,27 +350,31 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     return float((streams + products) * _between(job))
 
 
-def _before_loss(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
+def _before_loss(job: TrainingJob, held: Mapping[str, float]) -> float:
     """Bytes when the last layer of all comes to its end, of which a loss over few logits needs less."""
     if not _cuts_last_product(job, held):
         return 0.0
     of_layers = sum(size for name, size in held.items() if name.startswith("layer."))
-    return of_layers + _cut_product(job, chunk, held)
+    return of_layers + _cut_product(job)
 
 
 def _cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
-    """Whether the end of a layer, the last product of which +sp cuts, takes more than to compute it again."""
-    return job.layout.sp and "layer.inputs" in held and "layer.feed_forward.gate" in held
+    """Whether +sp cuts the last product of a layer that is computed again, which then takes most.
+
+    Where only inputs are kept, a CPU needs more to compute the layer again.
+    """
+    is_again = "layer.inputs" in held and ("layer.feed_forward.gate" in held or job.device == "cuda")
+    return is_again and job.layout.sp and not job.shape.has_experts
 
 
-def _cut_product(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
+def _cut_product(job: TrainingJob) -> float:
     """Bytes beside what is kept while +sp cuts the last product of a layer.
 
     What the product is of, its result and that as it is cut, the stream in the layer's middle and what a norm made of
     it, and where sequences are several that as it was gathered and put in order.
     """
-    of_layer, wholes = held["layer.feed_forward.gate"] / len(chunk.layers), 2 + (job.micro_batch_size > 1)
-    return of_layer + (wholes * job.layout.tp + 2) * _between(job)
+    of_product = job.local_tokens * job.shape.ffn_hidden_size // job.layout.tp * job.compute_bytes
+    return float(of_product + ((2 + (job.micro_batch_size > 1)) * job.layout.tp + 2) * _between(job))
 
 
 def _holds_messages(job: TrainingJob) -> bool:

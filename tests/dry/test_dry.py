@@ -31,6 +31,8 @@ from clusterbench.engine.fake_group import fake_group
 from clusterbench.engine.launches import Launches
 from clusterbench.engine.traffic import TrafficCounter
 from clusterbench.job.dry import DryRank, Held, Sent
+from clusterbench.job.flops import CAUSAL_ATTENTION, FORWARD, PRODUCTS
+from clusterbench.job.passes import Executed
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.run_folder import RunFolder
 from clusterbench.trainers.ours import Ours
@@ -105,12 +107,33 @@ def test_what_is_sent_and_launched_is_summed_up() -> None:
     assert "dry-run in 1.0 CPU seconds and 360 MB" in lines
 
 
+def test_flops_that_no_kernel_has_to_execute_are_told_with_those_that_are_counted() -> None:
+    executed = [
+        Executed("aten::mm", PRODUCTS, FORWARD, 7, 3 * 10**12),
+        Executed("aten::_scaled_dot_product_flash_attention", CAUSAL_ATTENTION, FORWARD, 7, 10**12),
+    ]
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16")
+    said = dry_text([replace(RANK, executed=executed)], job, from_options({}), {3: ""}, 141)
+    assert "4.00 TFLOP of products and attention, 0.50 of it for scores that the causal mask hides; 1,234 " in said
+
+
 def test_changes_are_only_those_that_are_possible() -> None:
     job = make_job("dp2-tp2", shape="llama-8b", seq_len=4096, dtype="bfloat16")
     found = [change for change, _, _ in changes(job, from_options({}))]
-    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", "recompute selective", "recompute full"]
+    recomputed = ["recompute selective", "recompute full"]
+    of_precision = "precision bfloat16_moments"
+    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", *recomputed, of_precision]
     alone = make_job("tp1", micro_batch_size=1)
-    assert [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))] == ["recompute selective"]
+    others = [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))]
+    assert others == ["recompute selective", "loss_chunks 8"]
+
+
+def test_narrower_moments_are_advised_where_states_are_too_much() -> None:
+    """8B on one H200 was said to fit by no change: with moments in bfloat16 it needs 113.5 GB, and fits."""
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=1)
+    rank = replace(RANK, memory={**RANK.memory, "total": 145_598_000_000})
+    assert "  precision bfloat16_moments: about 113.5 GB\n" in dry_text([rank], job, from_options({}), {3: "any"}, 141)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +165,13 @@ def test_a_compiled_step_is_run_without_compile_and_says_so() -> None:
     said = dry_text([found], job, compiled, {1: "dp 1"}, 0).splitlines()
     what = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators."
     assert said[1] == what
+
+
+@pytest.mark.gloo
+def test_heads_that_a_gpu_fills_up_are_said_not_to_be_filled() -> None:
+    job = make_job("tp1", shape="llama-tiny-uneven", dtype="bfloat16", device="cuda")
+    (found,) = dry_ranks(Ours(), job, from_options({}), "megatron", [0])
+    assert found.left_out == [f"{job.fills_heads}; here they are as they came"]
 
 
 def test_one_rank_of_each_stage_is_run() -> None:

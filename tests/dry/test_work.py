@@ -16,7 +16,15 @@ from clusterbench.dry.work import kind_of, moved_by
 from clusterbench.dry.work_text import roofline_of, work_text
 from clusterbench.engine.launches import computes
 from clusterbench.job.dry import COPIES, ELEMENTWISE, LOOK_UPS, NORMS, SHARDS, UPDATE, DryRank, Work
-from clusterbench.job.flops import BACKWARD, CAUSAL_ATTENTION, FORWARD, PRODUCTS
+from clusterbench.job.flops import (
+    ATTENTION,
+    BACKWARD,
+    CAUSAL_ATTENTION,
+    FLOAT8_GRADIENTS,
+    FLOAT8_PRODUCTS,
+    FORWARD,
+    PRODUCTS,
+)
 from clusterbench.parallel import from_options
 from clusterbench.trainers.ours import Ours
 from tests.training.jobs import Case, make_job, name_of
@@ -175,3 +183,31 @@ def test_a_card_gives_a_bound_and_says_that_it_is_one() -> None:
     assert roofline_of(CARD, "float64") is None
     assert words(card=CARD, dtype="float64")[-1].startswith("no bound: the tables have no FLOP/s of a-card in float64")
     assert not any("at least" in line for line in words())
+
+
+def of_kind(kind: str) -> Work:
+    return Work("layers.*.attention", FORWARD, kind, 1, 10**12, 10**6, 10**6)
+
+
+def test_of_causal_attention_half_is_the_least_as_kernels_leave_out_what_the_mask_hides() -> None:
+    """The bound was twice what a kernel takes that computes what the mask shows."""
+    roofline = roofline_of(CARD, "bfloat16")
+    assert roofline is not None
+    assert (roofline.bound_s(of_kind(ATTENTION)), roofline.bound_s(of_kind(CAUSAL_ATTENTION))) == (0.01, 0.005)
+    *_, masked = work_text([of_kind(CAUSAL_ATTENTION)], CARD, "bfloat16")
+    *_, unmasked = work_text([of_kind(PRODUCTS)], CARD, "bfloat16")
+    assert masked.endswith("; of attention under the causal mask half of what is counted")
+    assert "causal" not in unmasked
+
+
+@pytest.mark.parametrize("kind", [FLOAT8_PRODUCTS, FLOAT8_GRADIENTS])
+def test_float8_products_are_bounded_by_the_peak_of_float8(kind: str) -> None:
+    """By that of bfloat16 they were to take at least twice as long as the data sheet's peak lets them."""
+    fast = replace(CARD, peak_flops_per_s={"bfloat16": 1e14, "float8": 2e14})
+    roofline = roofline_of(fast, "bfloat16")
+    assert roofline is not None
+    assert roofline.bound_s(of_kind(kind)) == 0.005
+    sentence = list(work_text([of_kind(kind)], fast, "bfloat16"))[-1]
+    assert "100 TFLOP/s (200 in float8) or 1.00 TB/s" in sentence
+    unknown = list(work_text([of_kind(kind)], CARD, "bfloat16"))[-1]
+    assert unknown.startswith("no bound: the tables have no FLOP/s of a-card in float8")

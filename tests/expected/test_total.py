@@ -126,8 +126,8 @@ def test_gradients_that_gloo_still_holds_with_the_next_are_allowed() -> None:
     )
     layout = ParallelLayout.parse("pp2-dp2+zero1")
     limits = []
-    for device in ("cpu", "cuda"):
-        job = TrainingJob(shape, layout, 64, 8, 1, "bfloat16", device=device)
+    for device, head_dim in (("cpu", 12), ("cuda", 16)):  # torch would fill 12 channels up, and nothing be predicted
+        job = TrainingJob(replace(shape, head_dim=head_dim), layout, 64, 8, 1, "bfloat16", device=device)
         active = active_in(layout, from_options({"recompute": "full"}))
         part = part_of(job, active, 1)
         expected = expected_parts([part], [fullest_moment(active, part)], active)

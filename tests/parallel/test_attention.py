@@ -9,6 +9,7 @@ from clusterbench.engine.compat import attention_by
 from clusterbench.errors import NotHere
 from clusterbench.expected.flops import executed_by_all
 from clusterbench.expected.memory import not_predicted
+from clusterbench.expected.twin import twin_of
 from clusterbench.job.flops import BATCHED_PRODUCTS, CAUSAL_ATTENTION
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options, objection_to
@@ -57,6 +58,19 @@ def test_efficient_is_refused_where_heads_share_keys() -> None:
     assert objection("flash", shape="llama-tiny") is None
 
 
+@pytest.mark.parametrize("backend", ["cudnn", "efficient"])
+def test_heads_that_a_kernel_does_not_take_are_refused_and_no_twin_has_them(backend: str) -> None:
+    """torch finds "No available kernel": it fills heads up for flash attention alone."""
+    assert objection(backend, shape="llama-tiny-uneven") == (
+        f"attention_backend {backend} takes heads of a multiple of 8 channels in bfloat16, and llama-tiny has heads of "
+        "10; flash, in bfloat16, and math take any"
+    )
+    assert objection("flash", shape="llama-tiny-uneven") is None
+    job = make_job(dtype="bfloat16", device="cuda", shape="llama-70b")
+    assert twin_of(job, [AttentionBackend(attention_backend=backend)]).shape.head_dim == 8
+    assert twin_of(job, [AttentionBackend(attention_backend="flash")]).shape.head_dim == 4
+
+
 @pytest.mark.parametrize("context", ["ring", "zigzag", "all_gather"])
 def test_attention_of_its_own_operators_takes_no_other_kernel(context: str) -> None:
     reason = objection("flash", "cp2", context=context)
@@ -71,6 +85,7 @@ def test_attention_of_its_own_operators_takes_no_other_kernel(context: str) -> N
         ("float64", "llama-tiny-mha", True),
         ("float32", "llama-tiny", True),
         ("float32", "llama-tiny-mha", False),
+        ("float32", "llama-tiny-uneven", True),
         ("bfloat16", "llama-tiny", False),
     ],
 )
@@ -81,6 +96,14 @@ def test_attention_of_which_a_gpu_has_no_kernel_is_made_of_products(dtype: str, 
     kinds = {kind for kind, _ in executed_by_all([], job)}
     assert (BATCHED_PRODUCTS in kinds, CAUSAL_ATTENTION in kinds) == (is_plain, not is_plain)
     assert not_predicted(make_job(dtype=dtype, shape=shape), []) == {}, "a CPU has a kernel for each"
+
+
+def test_where_torch_fills_heads_up_no_activations_are_predicted() -> None:
+    """Flash attention takes multiples of 8 channels: of heads with 10 it keeps queries, keys and values of 16."""
+    job = make_job(dtype="bfloat16", device="cuda", shape="llama-tiny-uneven")
+    why = not_predicted(job, [])["activations"]
+    assert why == "on a GPU torch fills heads of 10 channels up to 16 for attention, and keeps them so"
+    assert not_predicted(make_job(dtype="bfloat16", shape="llama-tiny-uneven"), []) == {}
 
 
 @pytest.mark.parametrize(("context", "is_plain"), [("ring", False), ("all_gather", False), ("ulysses", True)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterbench.expected.twin import twin_of
 from clusterbench.job import activations
 from clusterbench.parallel.context import KINDS, ContextParallel, positions
 from tests.ranks import Calls, run_ranks
@@ -304,6 +306,32 @@ def test_what_cannot_be_cut_is_said_with_numbers(
     kind: str, layout: str, changes: dict[str, Any], sentence: str
 ) -> None:
     assert ContextParallel(context=kind).objection(make_job(layout, **changes)) == sentence
+
+
+@pytest.mark.parametrize("kind", ["ring", "zigzag", "all_gather"])
+def test_heads_that_a_gpus_operators_do_not_take_are_refused_there(kind: str) -> None:
+    """They are called as they are: torch's flash attention ends with "head_size must be a multiple of 8"."""
+    context, odd = ContextParallel(context=kind), {"shape": "llama-tiny-uneven", "dtype": "bfloat16"}
+    assert context.objection(make_job("cp2", device="cuda", **odd)) == (
+        f"context {kind} calls operators of attention as they are, which on GPUs take heads of a multiple of 8 "
+        "channels in bfloat16, and llama-tiny has heads of 10; context ulysses takes any"
+    )
+    assert context.objection(make_job("cp2", **odd)) is None
+    assert ContextParallel(context="ulysses").objection(make_job("cp2", device="cuda", **odd)) is None
+    in_float32 = context.objection(make_job("cp2", device="cuda", **(odd | {"dtype": "float32"})))
+    assert in_float32 is not None
+    assert "of a multiple of 4 channels in float32" in in_float32
+    assert context.objection(make_job("cp2", device="cuda", **(odd | {"dtype": "float64"}))) is None
+
+
+@pytest.mark.parametrize(("shape", "fewest"), [("llama-70b", 4), ("llama-405b", 2)])
+def test_the_twin_has_heads_that_a_gpus_operators_take(shape: str, fewest: int) -> None:
+    """With 64 or 128 heads it had 4 channels or 2: on GPUs the proof of each ring of such a model would have failed."""
+    on_gpus = make_job("cp2", device="cuda", shape=shape, dtype="bfloat16")
+    assert twin_of(on_gpus, [ContextParallel()]).shape.head_dim == 8
+    assert twin_of(replace(on_gpus, dtype="float32"), [ContextParallel()]).shape.head_dim == 4
+    assert twin_of(on_gpus, [ContextParallel(context="ulysses")]).shape.head_dim == fewest
+    assert twin_of(replace(on_gpus, device="cpu"), [ContextParallel()]).shape.head_dim == fewest
 
 
 @pytest.mark.parametrize("kind", KINDS)

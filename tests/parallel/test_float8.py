@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from clusterbench.errors import NotHere
 from clusterbench.expected.twin import twin_of
+from clusterbench.model.assembly import Assembly
 from clusterbench.model.modules import Linear
 from clusterbench.parallel.float8 import Float8
 from clusterbench.training.assemble import assemble
@@ -49,6 +52,18 @@ def test_what_cannot_be_says_why(
     layout: str, options: dict[str, object], changes: dict[str, object], reason: str
 ) -> None:
     assert objection_to((layout, {"float8": "rowwise", **options}, changes)) == reason
+
+
+def test_a_gpu_without_such_products_skips_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an A100 it failed within torch, where matmul says that the device has none."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    job, float8 = make_job(dtype="bfloat16"), Float8(float8="tensorwise")
+    assembly = Assembly([nn.Module()], None, job, torch.device("cuda"))  # type: ignore[list-item, arg-type]
+    assembly.decoders = []
+    with pytest.raises(NotHere, match="are those of NVIDIA GPUs since the L4 and the H100, and this device has none"):
+        float8.apply(assembly)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    float8.apply(assembly)
 
 
 @pytest.mark.parametrize(("layout", "head_dim", "seq_len"), [("tp2", 8, 16), ("tp4", 16, 16), ("cp2-tp2", 8, 32)])

@@ -31,6 +31,7 @@ TINY_VARIANTS: dict[str, dict[str, Any]] = {
     "llama-tiny-six": {"num_layers": 6},
     "llama-tiny-seven": {"num_layers": 7},
     "llama-tiny-narrow": {"head_dim": 8},
+    "llama-tiny-uneven": {"head_dim": 10, "num_kv_heads": 8},
     "llama-tiny-wide": {"hidden_size": 32, "num_kv_heads": 8, "ffn_hidden_size": 64, "vocab_size": 64},
     "llama-tiny-single": {"num_heads": 1, "num_kv_heads": 1, "head_dim": 4, "hidden_size": 16},
     "llama-tiny-switch": {"num_experts": 4, "experts_per_token": 1},
