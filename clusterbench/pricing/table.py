@@ -19,6 +19,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
 from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
+from clusterbench.pricing.published_models import published_model
 from clusterbench.pricing.table_words import (
     NOT_SAID,
     Meaning,
@@ -28,7 +29,7 @@ from clusterbench.pricing.table_words import (
     name_on_record,
     names_experts,
 )
-from clusterbench.shape import SHAPES, ModelShape
+from clusterbench.shape import ModelShape
 from clusterbench.shape_file import SUFFIXES, shape_in_file
 from clusterbench.text_files import read_text
 
@@ -83,6 +84,7 @@ _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 """ZeRO's stages as FSDP calls them: pytorch/pytorch, torch/distributed/fsdp/api.py, ShardingStrategy."""
 
 _SIZE_OF_PARAMETERS = 0.02  # a published number of parameters is rounded
+_SAME_MODEL = 1.2  # a name's number is rounded, and may leave out tables
 _ANOTHER_MODEL = 2.0
 """By how much a published number of parameters may be off before columns are those of another model."""
 
@@ -538,13 +540,22 @@ class _Row:
             except SuiteError as error:
                 raise SuiteError(f"{self.where}: {error}") from None
         name = name_on_record(given)
-        if name not in SHAPES:
+        found = published_model(name)
+        if found is None:
             raise _CannotPrice(
                 f"layers, hidden and heads are empty, and {as_yaml(given.lower())} is no shape on record: write them, "
                 "or the path of its config.json as model"
             )
-        self.defaults.append(f"the shape is empty: {name} as on record")
-        return SHAPES[name]
+        self.is_gated = found.is_gated
+        size = found.shape.num_parameters / 1e9
+        self.defaults.append(
+            f"the shape is empty: {name} as on record, {size:.3g} B parameters, a vocabulary of "
+            f"{found.shape.vocab_size:,}"
+        )
+        parameters = self._number("params_b")
+        if parameters is not None and not 1 / _SAME_MODEL <= parameters / size <= _SAME_MODEL:
+            raise _CannotPrice(f"params_b is {parameters:g}, and {name} on record has {size:.3g}: another model")
+        return found.shape
 
     def _feed_forward(
         self, layers: int, hidden: int, vocab: int, attention: int, has_own_keys: bool

@@ -135,17 +135,28 @@ _ON_RECORD: Mapping[str, str] = {
     **dict.fromkeys(("llama3405b", "llama31405b"), "llama-405b"),
     "llama321b": "llama-1b",
     "llama323b": "llama-3b",
+    **{f"llama2{size}": f"llama2-{size}" for size in ("7b", "13b", "70b")},
+    # of these sizes there is none of another generation with other numbers
+    **{f"llama{size}": f"llama1-{size}" for size in ("7b", "13b", "30b", "65b")},
+    "llama33b": "llama1-30b",
+    "codellama34b": "codellama-34b",
+    "mistral7b": "mistral-7b",
+    **{f"gpt3{size.replace('.', '')}": f"gpt3-{size}" for size in ("1.3b", "6.7b", "13b", "175b")},
 }
 """Models that their publisher writes with a version. Llama 3, 3.1 and 3.3 of one size have the same numbers."""
 
+_OF_A_CHECKPOINT = re.compile(r"[-_ ](?:hf|base|instruct|chat|v\d(?:\.\d)?)$")
+
 
 def name_on_record(model: str) -> str:
-    """The name of a shape on record that a table's model may have.
+    """The name of a model on record that a table's model may have.
 
     >>> [name_on_record(words) for words in ("LLAMA3_70B", "meta-llama/Llama-3.1-405B", "Mixtral 8x7B", "LLAMA2-7B")]
     ['llama-70b', 'llama-405b', 'mixtral-8x7b', 'llama2-7b']
     """
-    words = model.lower().rpartition("/")[2].removeprefix("meta-").removeprefix("meta ")
+    words = model.lower().rpartition("/")[2].removeprefix("meta-").removeprefix("meta ").strip()
+    while (shorter := _OF_A_CHECKPOINT.sub("", words)) != words:
+        words = shorter
     letters = re.sub(r"[^a-z0-9]", "", words)
     return _ON_RECORD.get(letters, re.sub(r"[\s_]+", "-", words))
 

@@ -166,12 +166,24 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
     named = dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
     row, defaults = only(tmp_path, **named, model="InternLM-7B")
     assert row.priced.job.shape.num_layers == 32
-    assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
+    assert defaults == [
+        "the shape is empty: internlm-7b as on record, 7.32 B parameters, a vocabulary of 103,168: 1 of 1 rows"
+    ]
     unknown, _ = only(tmp_path, **named, model="x")
     assert unknown.reason == (
         "layers, hidden and heads are empty, and 'x' is no shape on record: write them, or the path of its config.json "
         "as model"
     )
+
+
+def test_models_of_publications_are_on_record(tmp_path):
+    named = dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    for words, parameters, is_gated in (("Llama 2 70B", 68_976_648_192, True), ("GPT-3 175B", 174_587_904_000, False)):
+        row, _ = only(tmp_path, **named, model=words)
+        assert row.priced.job.shape.num_parameters == pytest.approx(parameters, rel=1e-3)
+        assert row.priced.is_gated == is_gated
+    other, _ = only(tmp_path, **named | {"params_b": "30"}, model="Llama 2 70B")
+    assert other.reason == "params_b is 30, and llama2-70b on record has 69: another model"
 
 
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
