@@ -19,7 +19,7 @@ from clusterbench.shape import SHAPES, named_shape
         ("llama-8b", 8_030_261_248),
         ("llama-70b", 70_553_706_496),
         ("llama-405b", 405_853_388_800),
-        # The same of huggyllama/llama-*, meta-llama/Llama-2-*-hf, codellama/CodeLlama-34b-hf, mistralai/Mistral-7B-v0.1.
+        # The same of huggyllama/llama-*, meta-llama/Llama-2-*-hf, codellama/CodeLlama-34b-hf, mistralai/Mistral-7B-v0.1
         ("llama1-7b", 6_738_415_616),
         ("llama1-13b", 13_015_864_320),
         ("llama1-30b", 32_528_943_616),

@@ -56,9 +56,35 @@ class PricedJob:
         return self.job.gradient_accumulation_steps
 
     @property
+    def shard_group_size(self) -> int:
+        """Of HSDP, ranks that share one copy of the weights; 0 where all ranks with the same weights do."""
+        return int(self.options.get("shard_group_size", 0))
+
+    @property
+    def replicas_have_a_network(self) -> bool:
+        """Whether the groups of HSDP shard within a node, so that nothing but their copies' all-reduce leaves it."""
+        ranks, layout = self.shard_group_size, self.job.layout
+        where = self.ranks_per_node, self.rank_order
+        return ranks > 0 and reach_of_shards(layout, SHARD, ranks, *where).nodes == 1
+
+    @property
     def num_nodes(self) -> int:
         """That it runs on."""
         return ceil(self.job.layout.world_size / self.ranks_per_node)
+
+
+BACKWARD = 2 / 3
+"""Of a layer's products, those behind which the copies of HSDP add up the gradients that their groups have shared.
+
+They do so on a stream of their own while weights are gathered and gradients shared within the groups, as the two use
+other networks: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, FSDPCommContext.lazy_init.
+"""
+
+
+def sharing_words(priced: PricedJob) -> str:
+    """How states are shared, as a profile that does not know it calls it."""
+    size = priced.shard_group_size
+    return f"HSDP, groups of {size} ranks that shard" if size else str(priced.job.layout.zero)
 
 
 def objection_to_options(priced: PricedJob, knows_compiled: bool = False) -> str | None:
