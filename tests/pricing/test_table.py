@@ -336,25 +336,25 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
     [
         ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
         ([cells(tp="-2")], HEADER, "steps.csv:2: tp is '-2', and must be a number of 0 and more."),
-        ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
+        ([cells(tp="0")], HEADER, "steps.csv:2: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
-        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
+        ([cells(zero="sharded")], HEADER, "steps.csv:2: zero is 'sharded', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="inf")], HEADER, "steps.csv:2: step_s is 'inf', and must be a number."),
         ([cells(params_b="8030261248")], HEADER, "steps.csv:2: params_b is 8030261248, and no more than 100000 in its"),
         ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
-        ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
-        ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
-        ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
+        ([ROW], HEADER.replace(",", ";"), "steps.csv:2: the row has 1 cells and the header 18."),
+        ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'.\nColumns: source, model, "),
+        ([ROW], HEADER.replace("seq", "seqq"), "\nhint: 'seqq': call it seq if it is that"),
         ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown columns 'a', 'b'."),
         (
             [ROW],
             HEADER.replace("mbs", "Batch size"),
-            "hint: call 'batch size' gbs where it is of a step of all ranks, mbs",
+            "hint: 'batch size': call it gbs where it is of a step of all ranks, mbs",
         ),
-        ([ROW], HEADER.replace("zero", "zeros"), ", ga, fsdp, checkpointing.\nhint: take out what changes nothing"),
+        ([ROW], HEADER.replace("zero", "mood"), ".\nhint: 'mood': take it out if it changes nothing of what ran"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
         (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
@@ -428,14 +428,19 @@ def test_units_of_columns_are_read_and_results_set_aside(tmp_path):
         ("8", 3, ""),
         ("True", 3, ""),
         ("no", 0, ""),
-        ("4", None, "fsdp 4 shards over a part of 8 ranks, which has no price"),
+        ("4", 3, ""),
+        ("3", None, "groups of 3 ranks that shard do not divide the 8 ranks of dp x cp"),
         ("1", None, "fsdp is 1, which may be 'yes' or a degree: write zero in its place"),
     ],
 )
 def test_fsdp_is_a_word_or_over_how_many_ranks(tmp_path, fsdp, zero, reason):
-    (row,) = read_steps(table(tmp_path, cells(zero=fsdp), header=HEADER.replace("zero", "FSDP")), 8).rows
+    read = read_steps(table(tmp_path, cells(zero=fsdp), header=HEADER.replace("zero", "FSDP")), 8)
+    (row,) = read.rows
     assert row.reason == reason
     assert zero is None or row.priced.job.layout.zero == zero
+    assert zero is None or row.priced.shard_group_size == (4 if fsdp == "4" else 0)
+    about = "fsdp is 4, and 8 ranks have the same weights: the others are copies (HSDP)"
+    assert (f"{about}: 1 of 1 rows" in read.defaults) == (fsdp == "4")
 
 
 def test_a_table_in_markdown_is_read(tmp_path):
@@ -445,9 +450,7 @@ def test_a_table_in_markdown_is_read(tmp_path):
         table(tmp_path, rule, lines[1].replace("2.5", "**[2.5](https://a.b/c)**"), header=lines[0]), 8
     ).rows
     assert (row.line, row.step_s, row.priced.job.seq_len) == (3, 2.5, 4096)
-    with pytest.raises(
-        SuiteError, match=r"steps.csv:4: no row of a table in Markdown, which begins and ends with '\|'"
-    ):
+    with pytest.raises(SuiteError, match=r"steps.csv:4: no row of a table in Markdown, as no '\|' is in it"):
         read_steps(table(tmp_path, rule, lines[1], "That was it.", header=lines[0]), 8)
 
 
