@@ -25,6 +25,7 @@ COUNTS: Mapping[str, str] = {
 OF_MFU = "palm"
 """What MFU is where nobody says: the paper that defined it counts no recomputation, and attention without its mask."""
 
+_WITH_ALL_AGAIN = ("palm, all layers computed again",)
 _AS_PUBLISHED = 0.02  # figures have two or three digits
 _CONTRADICTS = 0.05
 _MOST_LINES = 5
@@ -33,9 +34,11 @@ _OF_MEGATRON = {"selective": "megatron_selective", "selective+SP": "megatron_sel
 
 
 def counted(priced: PricedJob, count: str) -> float:
-    """FLOP of a step of all ranks, by one of :data:`COUNTS`."""
+    """FLOP of a step of all ranks, by one of :data:`COUNTS`, or as many as Megatron may have counted."""
     job = priced.job
     of_step = job.shape, job.seq_len, job.global_batch_size
+    if count in _WITH_ALL_AGAIN:
+        return hardware_flops(*of_step, "megatron_full", "palm")
     if count == SIX_N:
         return 6.0 * job.shape.num_active_parameters * job.tokens_per_step
     if count == MEGATRON:
@@ -106,7 +109,9 @@ def _give_times(figures: Sequence[_Figure], told: str | None, times: dict[int, f
     counts: dict[tuple[str, str], list[_Figure]] = {}
     unknown: list[_Figure] = []
     for of in figures:
-        if of.row.convention:
+        if of.row.convention == MEGATRON and not of.row.says_recompute:
+            unknown.append(of)
+        elif of.row.convention:
             counts.setdefault((of.row.convention, "as the table says"), []).append(of)
         elif told is not None:
             counts.setdefault((told, "as the rows that have a time, too, were counted"), []).append(of)
@@ -121,11 +126,11 @@ def _give_times(figures: Sequence[_Figure], told: str | None, times: dict[int, f
             f"({COUNTS[count].partition(';')[0]}), {why}"
         )
     if unknown:
-        least, most = _spread(unknown, "palm")
+        least, most = _spread(unknown, "palm", (*COUNTS, *_WITH_ALL_AGAIN))
         yield (
             f"NOT JUDGED: {plural(len(unknown), 'row')} with {unknown[0].name} and no time. How FLOP were counted "
             f"is not said, and by how it may be they stand for a time {least:+.0%} to {most:+.0%} off that by palm. "
-            f"A column flops_convention says it: {', '.join(COUNTS)}"
+            f"A column flops_convention says it: {', '.join(COUNTS)}, the last where recompute is said, too"
         )
 
 

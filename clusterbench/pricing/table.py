@@ -44,6 +44,8 @@ from clusterbench.words import plural
 MOST_ROWS = 100_000
 
 MODEL = ("layers", "hidden", "ffn", "heads", "vocab")
+OF_SHAPE = ("layers", "hidden", "heads")
+"""Of a model whose shape is not on record, what nothing else tells."""
 STEP = ("seq", "gpus", "mbs", "gbs")
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
@@ -142,8 +144,8 @@ class TableRow:
         Measured, where they were.
     elsewhere
         Of a case that needs more nodes than its run had: the step that it would be.
-    says_zero
-        Whether it names a stage of ZeRO.
+    says_zero, says_recompute
+        Whether it names a stage of ZeRO, and what is computed again.
     tflops, mfu, convention
         FLOP/s of a GPU in units of 1e12 and their share of its peak, as published, and how they were counted, where
         the table says so.
@@ -164,6 +166,7 @@ class TableRow:
     memory_gb: float | None = None
     elsewhere: PricedJob | None = None
     says_zero: bool = True
+    says_recompute: bool = True
     tflops: float | None = None
     mfu: float | None = None
     convention: str = ""
@@ -293,7 +296,7 @@ def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]
             both = [as_yaml(header[number]) for number, meaning in columns.items() if meaning.column == column]
             raise SuiteError(f"{path.name}:{line}: columns {' and '.join(both)} are both {column}.")
     there = {meaning.column for meaning in columns.values()}
-    needed = (*MODEL, *STEP) if "model" not in there or there & {"layers", "hidden", "heads"} else STEP
+    needed = (*OF_SHAPE, *STEP) if "model" not in there or there & {*OF_SHAPE} else STEP
     instead = {"gpus"} if there & {"num_nodes", "gpu"} else set()  # which may say how many
     if missing := [name for name in needed if name not in there | instead]:
         hint = (
@@ -429,6 +432,7 @@ class _Row:
         row = replace(
             row,
             says_zero=is_sharded or any(is_said),
+            says_recompute=bool(self.cells.get("recompute") or self.cells.get("checkpointing")),
             memory_gb=self._memory_gb(),
             tflops=figures[0],
             mfu=figures[1],
@@ -442,7 +446,7 @@ class _Row:
             layout, group = self._layout(gpus, per_node)
             if gpus is None:
                 per_node = min(layout.world_size, of_node)
-                self.defaults.append("gpus is empty: those of the layout")
+                self.defaults.append(f"gpus is {_how(self.cells, 'gpus')}: those of the layout")
             job = self._job(layout)
             self._expect_batch(job)
             measured_s = self._measured_step(job)
@@ -482,7 +486,7 @@ class _Row:
         if gpus is None and nodes is not None:
             return nodes * of_node, of_node
         if gpus is None and self.cards is not None:
-            self.defaults.append("gpus is empty: the number before the card")
+            self.defaults.append(f"gpus is {_how(self.cells, 'gpus')}: the number before the card")
             return int(self.cards[1]), of_node
         if gpus is not None and nodes is not None and not (nodes - 1) * of_node < gpus <= nodes * of_node:
             raise _CannotPrice(f"gpus is {gpus} and num_nodes {nodes}, and a node has {of_node} GPUs")
@@ -535,7 +539,7 @@ class _Row:
             if gpus is None or gpus % others:
                 raise _CannotPrice("neither dp nor the number of GPUs says how many copies there are")
             dp = gpus // others
-            self.defaults.append("dp is empty: the GPUs that tp, pp and cp leave")
+            self.defaults.append(f"dp is {_how(self.cells, 'dp')}: the GPUs that tp, pp and cp leave")
         zero, group = self._sharing(dp * degrees["cp"], per_node // degrees["tp"])
         try:
             shards = zero if dp * degrees["cp"] > 1 else 0
@@ -618,6 +622,10 @@ class _Row:
             self.recompute = text.removesuffix("+sp") + "+SP" * text.endswith("+sp")
             return
         said = text if text in ("none", "selective", "full") else _AGAIN.get(text)
+        if said is None and text not in _YES_OR_NO:
+            raise _CannotPrice(
+                f"{name} is {as_yaml(text)}, and prices are of none, selective and full: of every layer, not of some"
+            )
         if said is None and (flag := self._flag("checkpointing")) is not None:
             said = "full" if flag else "none"
         assert said is not None
@@ -713,7 +721,7 @@ class _Row:
         kv_heads = self._whole("kv_heads")
         if kv_heads is None:
             kv_heads = heads
-            self.defaults.append("kv_heads is empty: as many as heads")
+            self.defaults.append(f"kv_heads is {_how(self.cells, 'kv_heads')}: as many as heads")
         if hidden % heads:
             raise _CannotPrice(f"hidden {hidden} is no multiple of heads {heads}")
         of_head = hidden // heads
@@ -774,12 +782,19 @@ class _Row:
         """
         ffn, parameters = self._whole("ffn"), self._number("params_b")
         if ffn is None:
+            how = _how(self.cells, "ffn")
             if parameters is None:
-                raise _CannotPrice("ffn is empty, and without params_b it cannot be worked out")
+                raise _CannotPrice(f"ffn is {how}, and without params_b it cannot be worked out")
+            if has_own_keys and (tables := self._tables_of_a_gpt(layers, hidden, vocab, attention, parameters)):
+                self.is_gated = False
+                self.defaults.append(
+                    f"ffn is {how}: 4 x hidden of two matrices, as params_b tells, priced as a gated one of 2/3"
+                )
+                return 8 * hidden // 3, tables == 1
             rest = 1e9 * parameters - 2 * vocab * hidden - layers * attention
             if rest <= 0:
-                raise _CannotPrice(f"ffn is empty, and {parameters:g} B parameters leave nothing for it")
-            self.defaults.append("ffn is empty: worked out from params_b, gated, tables not tied")
+                raise _CannotPrice(f"ffn is {how}, and {parameters:g} B parameters leave nothing for it")
+            self.defaults.append(f"ffn is {how}: worked out from params_b, gated, tables not tied")
             return max(1, round(rest / (3 * layers * hidden))), False
         positions = (self._whole("seq") or SEQ_LEN) * hidden  # GPT, OPT and MPT learn those
         kinds = {
@@ -813,6 +828,13 @@ class _Row:
             return 2 * ffn // 3, False
         self.defaults.append(f"params_b {why}: a gated feed-forward, tables not tied")
         return ffn, False
+
+    def _tables_of_a_gpt(self, layers: int, hidden: int, vocab: int, attention: int, parameters: float) -> int:
+        """How many tables a model of two matrices of four times the hidden size has, by its parameters; 0 for none."""
+        of_layers = layers * (attention + 2 * hidden * 4 * hidden)
+        off = {tables: abs((of_layers + tables * vocab * hidden) / (1e9 * parameters) - 1) for tables in (2, 1)}
+        tables = min(off, key=lambda tables: off[tables])
+        return tables if off[tables] <= max(_SIZE_OF_PARAMETERS, self._rounding("params_b") / parameters) else 0
 
     def _measured_step(self, job: TrainingJob) -> float | None:
         """Of the row, by tokens/s where it has both, as that has more digits; refused where it cannot have been."""
@@ -848,8 +870,8 @@ class _Row:
 
     def _default(self, name: str, default: int) -> int:
         value = self._whole(name)
-        if value is None and name in self.cells and default > 1:
-            self.defaults.append(f"{name} is empty: {default} taken")
+        if value is None and (name in self.cells or name == "vocab") and default > 1:
+            self.defaults.append(f"{name} is {_how(self.cells, name)}: {default} taken")
         return default if value is None else value
 
     def _stage(self, name: str, copies: int) -> tuple[int, int | None]:

@@ -57,4 +57,9 @@ def _markdown_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
             )
         cells = _cells(written)
         if written and not all(_RULE.fullmatch(cell) for cell in cells):
-            yield line, [_BOLD.sub(r"\1", _LINK.sub(r"\1", _BREAK.sub(" ", cell))).strip() for cell in cells]
+            yield line, [_plain(cell) for cell in cells]
+
+
+def _plain(cell: str) -> str:
+    """A cell of Markdown without bold, links and breaks of lines."""
+    return " ".join(_BOLD.sub(r"\1", _LINK.sub(r"\1", _BREAK.sub(" ", cell))).split())

@@ -321,7 +321,23 @@ def hint_for(header: str) -> str:
         if found in written:
             return f"call it {_MEANINGS[found].column} if it is that, as {written[found]!r} is"
         return f"call it {_MAY_BE[found]}"
-    return "take it out if it changes nothing of what ran"
+    tokens = set(_tokens(header))
+    about = next((meanings for words, meanings in _ABOUT.items() if tokens & words), "")
+    return f"call it {about}" if about else "take it out if it changes nothing of what ran"
+
+
+_ABOUT: Mapping[frozenset[str], str] = {
+    frozenset(("throughput", "tokens", "token", "tok", "speed")): _UNSURE["throughput"],
+    frozenset(("tflops", "tflop", "teraflops", "teraflop", "flops")): _UNSURE["tflops"],
+    frozenset(("memory", "mem", "hbm", "vram")): _UNSURE["memory"],
+    frozenset(("batch", "bs", "batchsize")): _UNSURE["batch"],
+    frozenset(("time", "duration", "latency")): _UNSURE["time"],
+    frozenset(("gpus", "accelerators", "devices")): _UNSURE["devices"],
+    frozenset(("checkpointing", "recompute", "checkpoint", "remat")): _UNSURE["checkpoint"],
+    frozenset(("parameters", "params", "model")): _UNSURE["params"],
+    frozenset(("length", "context", "sequence")): _UNSURE["context"],
+}
+"""What a column with one of these words may be, where its name is like no other."""
 
 
 def is_result(header: str) -> bool:

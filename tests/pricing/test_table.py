@@ -155,6 +155,26 @@ def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
     assert defaults == ["ffn is empty: worked out from params_b, gated, tables not tied: 1 of 1 rows"]
 
 
+def test_a_gpt_without_a_width_has_four_times_the_hidden_size(tmp_path):
+    """Narayanan et al. 2021, arXiv:2104.04473, table 1: 7.5 B, 36 layers of 4,096, a vocabulary of 51,200."""
+    gpt = {"layers": "36", "hidden": "4096", "heads": "32", "kv_heads": "", "vocab": "", "params_b": "7.5", "ffn": ""}
+    row, defaults = only(tmp_path, **gpt)
+    shape = row.priced.job.shape
+    assert (shape.ffn_hidden_size, shape.tied_embeddings, row.priced.is_gated) == (8 * 4096 // 3, True, False)
+    assert "ffn is empty: 4 x hidden of two matrices, as params_b tells, priced as a gated one of 2/3" in defaults[2]
+
+
+def test_width_and_vocabulary_may_have_no_column(tmp_path):
+    header = "params_b,layers,hidden,heads,seq,gpus,mbs,gbs,recompute"
+    read = read_steps(
+        table(tmp_path, "7.5,36,4096,32,2048,8,1,8,full", "7.5,36,4096,,2048,8,1,8,full", header=header), 8
+    )
+    assert read.rows[0].priced.job.shape.vocab_size == 51_200
+    assert read.rows[1].reason == "heads is empty"
+    assert any(words.startswith("vocab is not said: 51200 taken") for words in read.defaults)
+    assert any(words.startswith("ffn is not said: 4 x hidden of two matrices") for words in read.defaults)
+
+
 def test_other_empty_cells_are_named_with_what_is_taken(tmp_path):
     row, defaults = only(tmp_path, kv_heads="", seq="", mbs="", vocab="", params_b="", dp="", zero="")
     job = row.priced.job
@@ -357,7 +377,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([ROW], HEADER.replace("zero", "mood"), ".\nhint: 'mood': take it out if it changes nothing of what ran"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
-        (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
+        (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, heads, seq, "),
     ],
 )
 def test_a_mistake_of_the_file_is_said_with_its_line(tmp_path, rows, header, said):

@@ -17,7 +17,7 @@ def rows(tmp_path, header, *cells, row=ROW):
 
 
 def said(table):
-    return [words for words in table.defaults if "shape is" not in words and "dp is empty" not in words]
+    return [words for words in table.defaults if "shape is" not in words and "dp is not said" not in words]
 
 
 @pytest.mark.parametrize("words", ["HYBRID_SHARD", "hsdp", "HSDP", "Hybrid shard", "hybrid-shard"])

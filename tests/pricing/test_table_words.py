@@ -93,6 +93,11 @@ def test_a_column_may_be_of_several_degrees(name, order):
         ("Activation checkpoiting", "call it checkpointing if it is that, as 'activation checkpointing' is"),
         ("sequence_lenght", "call it seq if it is that, as 'sequence length' is"),
         ("microbatchsize_", None),
+        ("Training throughput (128 GPUs)", "call it tokens_per_s_per_gpu where it is of one GPU"),
+        (
+            "avg. duration of 10 it",
+            "call it step_s where it is of a step, in seconds; 'step time (ms)' where it is in milliseconds",
+        ),
         ("weather", "take it out if it changes nothing of what ran"),
     ],
 )
