@@ -78,6 +78,8 @@ _OF_EITHER_HALF = {"amp"}
 
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
 _SPACED = re.compile(r"[1-9][0-9]{0,2}(?:[ '’\u00a0\u202f][0-9]{3}){1,4}(?:\.[0-9]{0,15})?")
+_WITH_POINTS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4},[0-9]{1,15}")
+_POINT_OF_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{3}")
 _FRACTION = re.compile(r"(?:0|[1-9][0-9]{0,14}),(?:[0-9]{1,2}|[0-9]{4,15})|0,[0-9]{3}")
 """A comma that parts no thousands."""
 _WITH_UNIT = re.compile(r"([0-9.,]{1,20}) ?([a-zA-Z/%]{1,20})")
@@ -229,6 +231,8 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
     written = [(line, cells) for line, cells in rows]
     columns, about_mfu = _with_share(columns, written)
     meanings = {meaning.column: meaning for meaning in columns.values()}
+    numbers = [number for number, meaning in columns.items() if meaning.column in FIGURES]
+    has_decimal_commas = any(_is_decimal(cells[at]) for _, cells in written for at in numbers if at < len(cells))
     for line, cells in written:
         if len(read) == MOST_ROWS:
             raise SuiteError(f"{path.name}:{line}: more than {MOST_ROWS} rows.")
@@ -240,6 +244,7 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
             continue
         of_columns = {meaning.column: cells[number] for number, meaning in columns.items()}
         row = _Row(path, line, of_columns, meanings, gpus_per_node, gpu)
+        row.has_decimal_commas = has_decimal_commas
         read.append(row.as_step())
         defaults.update(row.defaults)
         marked += row.marked
@@ -360,12 +365,19 @@ def _plain(name: str, text: str) -> tuple[str, float | None]:
             found = meaning.factor  # 3760 token/gpu/sec
         if found is not None:
             text, factor = match[1], found
+    if _WITH_POINTS.fullmatch(text):
+        return text.replace(".", "").replace(",", "."), factor
     if _SPACED.fullmatch(text):
         return re.sub(r"[^0-9.]", "", text), factor
     if name in (*_OF_FEW_DIGITS, "tokens_per_s_per_gpu") and _FRACTION.fullmatch(text):
         return text.replace(",", "."), factor
     grouped = name not in _OF_FEW_DIGITS and _GROUPED.fullmatch(text)
     return (text.replace(",", "") if grouped else text), factor
+
+
+def _is_decimal(text: str) -> bool:
+    """Whether the comma of a cell parts a fraction."""
+    return _FRACTION.fullmatch(text) is not None or _WITH_POINTS.fullmatch(text) is not None
 
 
 def _hint(name: str, text: str) -> str:
@@ -409,8 +421,10 @@ class _Row:
         named = gpu or cells.get("gpu", "")
         self.card = card = find_card(named) or meant_card(named)
         self.gpus_per_node = gpus_per_node or (GPUS_OF_A_NODE if card is None else card.usual_gpus_per_node)
+        self.is_usual_node = gpus_per_node is None
         self.defaults: list[str] = []
         self.is_gated = True
+        self.has_decimal_commas = False
 
     def as_step(self) -> TableRow:
         row = TableRow(self.line, self.cells.get("model", ""), self.cells.get("gpu", ""))
@@ -481,8 +495,9 @@ class _Row:
         of_node = self._whole("gpus_per_node")
         if of_node is None:
             of_node = self.gpus_per_node
-            if "gpus_per_node" in self.cells or (nodes is not None and gpus is None):
-                self.defaults.append(f"gpus_per_node is {_how(self.cells, 'gpus_per_node')}: {of_node} taken")
+            if self.is_usual_node and gpus != 1:
+                whose = f", as in the usual server of {self.card.name}" if self.card is not None else ""
+                self.defaults.append(f"gpus_per_node is {_how(self.cells, 'gpus_per_node')}: {of_node} taken{whose}")
         if gpus is None and nodes is not None:
             return nodes * of_node, of_node
         if gpus is None and self.cards is not None:
@@ -911,6 +926,12 @@ class _Row:
                 self.defaults.append(said)
             return None
         written, unit = _plain(name, text)
+        if self.has_decimal_commas and _POINT_OF_THOUSANDS.fullmatch(text):
+            whole = text.replace(".", "")
+            raise SuiteError(
+                f"{self.where}: {name} is {as_yaml(text)}, which may be {whole} or {text}: elsewhere in the table a "
+                "comma parts fractions."
+            )
         if _NUMBER.fullmatch(written) is None:
             raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be a number{_hint(name, text)}.")
         value = float(written)

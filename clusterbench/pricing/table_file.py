@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from clusterbench.csv_lines import rows_of
@@ -16,6 +17,8 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _RULE = re.compile(":?-*:?")
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\"?sep=([,;\t])\"?[,;\t]*")
+"""Excel's line before the header."""
 _BAR = re.compile(r"(?<!\\)\|")
 
 
@@ -30,7 +33,11 @@ def written_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     text = read_text(path)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     has_rule = len(lines) > 1 and "|" in lines[1] and all(map(_RULE.fullmatch, _cells(lines[1])))
-    return _markdown_rows(path, text) if lines[0].startswith("|") or has_rule else rows_of(path, separator_of(lines[0]))
+    if lines[0].startswith("|") or has_rule:
+        return _markdown_rows(path, text)
+    if (said := _SEPARATOR.fullmatch(lines[0])) is not None:
+        return islice(rows_of(path, said[1]), 1, None)
+    return rows_of(path, separator_of(lines[0]))
 
 
 def separator_of(header: str) -> str:

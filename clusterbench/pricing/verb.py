@@ -112,7 +112,7 @@ def price_table(
     factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
-        *dict.fromkeys(remark for of in usable for remark in _about_rates(of, rates)),
+        *dict.fromkeys(_about_rates(usable, rates)),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
         *about_speed,
         *_not_judged(table),
@@ -251,30 +251,28 @@ def _scaled(priced: Priced, factor: float) -> Priced:
     return Priced(priced.row, price, priced.memory_bytes, priced.card)
 
 
-def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
+def _about_rates(usable: Sequence[KnownRates], rates: Path | None) -> Iterator[str]:
+    names = list(dict.fromkeys(known.name for known in usable))
     if rates is None:
+        whose = "its" if len(names) == 1 else "their"
         yield (
-            f"NOT MEASURED: {known.name}. None of its rates was measured here; where launches and latency decide, "
-            "believe the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
+            f"NOT MEASURED: {', '.join(names)}. None of {whose} rates was measured here; where launches and latency "
+            "decide, believe the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
         )
         return
-    yield f"rates: {known.name}"
-    yield f"  of {known.machine.words or 'a machine that the file does not name'}"
-    for origin, names in known.by_origin.items():
-        yield f"  {origin}: {', '.join(names)}"
+    for known in usable:
+        yield f"rates: {known.name}"
+        yield f"  of {known.machine.words or 'a machine that the file does not name'}"
+        for origin, rate_names in known.by_origin.items():
+            yield f"  {origin}: {', '.join(rate_names)}"
 
 
 def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
     refused = [each for each in priced if each.price is None]
     if refused:
         yield f"{len(refused)} of {plural(len(table.rows), 'row')} not priced: see 'reason'"
-        reasons: dict[str, list[int]] = {}
-        for each in refused if table.has_lines else ():
-            reasons.setdefault(each.reason, []).append(each.row.line)
-        for reason, lines in islice(reasons.items(), MOST_REASONS):
-            yield f"  {named_lines(lines)}: {reason}"
-        if len(reasons) > MOST_REASONS:
-            yield f"  and {len(reasons) - MOST_REASONS} more reasons"
+        if table.has_lines:
+            yield from (f"  {words}" for words in _reasons([(each.row.line, each.reason) for each in refused]))
     unsure: dict[str, int] = {}
     for each in priced:
         for what in not_validated(each.row.priced) if each.price is not None and each.row.priced is not None else ():
@@ -283,6 +281,17 @@ def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
         yield f"not validated: {what} ({plural(number, 'row')})"
     yield from _about_measured(priced)
     yield from _about_memory(priced, table)
+
+
+def _reasons(refused: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """The first few reasons why rows have no price, with their lines."""
+    reasons: dict[str, list[int]] = {}
+    for line, reason in refused:
+        reasons.setdefault(reason, []).append(line)
+    for reason, lines in islice(reasons.items(), MOST_REASONS):
+        yield f"{named_lines(lines)}: {reason}"
+    if len(reasons) > MOST_REASONS:
+        yield f"and {len(reasons) - MOST_REASONS} more reasons"
 
 
 def _about_measured(priced: Sequence[Priced]) -> Iterator[str]:
@@ -415,6 +424,7 @@ def calibrate_table(
     few = table.has_lines and not lines and len(measured) < len(WISHES)
     return found, [
         *([_too_few(len(measured), len(rows))] if few else []),
+        *_reasons([(row.line, row.reason) for row in table.rows if row.is_unread]),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
         *probe_lines(probed, typical),
