@@ -56,6 +56,7 @@ COLUMNS = (
 )
 _PUBLISHED = (
     *("ga", "fsdp", "checkpointing", "num_nodes", "layout", "shard_group_size", "dp_replicate", "flops_convention"),
+    "reduce_dtype",
 )
 """Of other tables, which say by them what ours say by ``dp``, ``zero`` and ``recompute``.
 
@@ -97,6 +98,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 _OF_FEW_DIGITS = ("step_s", "params_b", "mem_gb", "tflops_per_gpu", "mfu")
 """Columns in which a comma may part thousands or a fraction."""
 
+_REDUCED_IN = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
 _YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _IN_WORDS = ("source", "model", "gpu", "note", *FIGURES)
 """Columns of which a cell is read as it stands."""
@@ -327,7 +329,7 @@ def _about_columns(header: Sequence[str], columns: Mapping[int, Meaning]) -> Ite
         yield f"columns not read, as they say nothing of what ran: {', '.join(results)}"
 
 
-def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
+def as_usual(table: StepTable, zero: int, dp_overlap: str, reduce_dtype: str = "") -> StepTable:
     """The table with what a profile takes of rows that do not say it; see :class:`~.profiles.Profile`.
 
     A row that says whether gradients are hidden has a reason where that is no choice.
@@ -344,6 +346,11 @@ def as_usual(table: StepTable, zero: int, dp_overlap: str) -> StepTable:
                 said[f"dp_overlap is not said: {dp_overlap}"] += of.job.layout.zero == 1
             elif not dp_overlap and of.dp_overlap is not None:
                 row = replace(row, priced=None, reason="dp_overlap is said, and is no choice in this profile")
+            if reduce_dtype and not of.reduce_dtype:
+                said[f"reduce_dtype is not said: gradients are sent in {reduce_dtype}"] += 1
+            elif not reduce_dtype and of.reduce_dtype not in ("", "float32"):
+                why = f"reduce_dtype is {of.reduce_dtype}, and this profile sends gradients in float32"
+                row = replace(row, priced=None, reason=why)
         rows.append(row)
     words = [f"{what}: {number} of {len(rows)} rows" for what, number in said.items() if number]
     return replace(table, rows=rows, defaults=[*table.defaults, *words])
@@ -477,6 +484,7 @@ class _Row:
             {"shard_group_size": group} if group else {},
             is_gated=self.is_gated,
             dp_overlap=self._flag("dp_overlap"),
+            reduce_dtype=self._reduce_dtype(),
         )
         return replace(row, priced=priced, step_s=measured_s)
 
@@ -515,6 +523,14 @@ class _Row:
             self.defaults.append("mem_gb is in percent of a card that is not known: not compared")
             return None
         return value * SHOWN * self.card.memory_bytes / 1e9
+
+    def _reduce_dtype(self) -> str:
+        said = self.cells.get("reduce_dtype", "").lower()
+        if said and said not in _REDUCED_IN:
+            raise SuiteError(
+                f"{self.where}: reduce_dtype is {as_yaml(said)}, and must be one of {', '.join(_REDUCED_IN)}."
+            )
+        return _REDUCED_IN.get(said, "")
 
     def _convention(self) -> str:
         said = self.cells.get("flops_convention", "").lower()

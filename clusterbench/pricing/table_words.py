@@ -119,6 +119,7 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
         *("achieved tflop s gpu", "throughput tflops gpu", "throughput tflop s gpu"),
     ),
     "mfu": ("bf16 mfu", "model flops utilization", "model flop utilization", "model flops utilisation"),
+    "reduce_dtype": ("grad reduce dtype", "gradient reduce dtype", "reduction dtype", "grad comm dtype"),
     "layout": (
         *("parallelism", "parallel strategy", "parallelism strategy", "parallel config", "parallel configuration"),
         *("parallelization", "parallelisation", "parallel layout"),

@@ -91,7 +91,7 @@ def price_table(
         For every mistake of table, file or option.
     """
     profile = named_profile(profile_name)
-    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
@@ -393,7 +393,7 @@ def calibrate_table(
         For every mistake, and where no row can be taken or rows are of several cards.
     """
     profile = named_profile(profile_name)
-    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if not rows:
         raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")

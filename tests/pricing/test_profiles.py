@@ -396,3 +396,16 @@ def test_groups_of_hsdp_divide_the_ranks():
         "shard_group_size 8 has to be a divisor of the 12 ranks of dp x cp, more than 1 and fewer than all"
     )
     assert not_validated(hybrid("dp128+zero3", 8)) == ["ZeRO-3", "HSDP"]
+
+
+def test_gradients_may_be_sent_in_bfloat16():
+    """MixedPrecisionPolicy(reduce_dtype=...) of fully_shard; foundation-model-stack/fms-fsdp has bfloat16 there."""
+    profile, wide = profiles()["fsdp2"](), hybrid("dp128+zero3", 8)
+    narrow = replace(wide, reduce_dtype="bfloat16")
+    for op, ratio in (("all_gather", 1), ("reduce_scatter", 2), ("all_reduce", 2)):
+        one, other = (
+            sum(sent.size_bytes for sent in profile.work(job).stages[0].messages if sent.op == op)
+            for job in (wide, narrow)
+        )
+        assert one == ratio * other
+    assert profile.memory(wide) == profile.memory(narrow)  # the shard of each rank is kept in float32

@@ -167,3 +167,16 @@ def test_where_no_row_can_be_read_that_is_the_files_mistake(tmp_path):
     with pytest.raises(SuiteError, match=r"steps.csv:2: tp is 'x', and must be a number"):
         rows(tmp_path, "tp", "x", "y")
     assert [row.reason for row in rows(tmp_path, "tp", "x", "8").rows] == ["tp is 'x', and must be a number", ""]
+
+
+def test_in_what_gradients_are_sent_is_said_and_read_where_it_is_a_choice(tmp_path):
+    table = rows(tmp_path, "reduce_dtype", "bf16", "float32", "", "int8")
+    narrow, wide, unsaid, wrong = table.rows
+    assert [row.priced.reduce_dtype for row in (narrow, wide, unsaid)] == ["bfloat16", "float32", ""]
+    assert wrong.reason == "reduce_dtype is 'int8', and must be one of bf16, bfloat16, fp32, float32"
+    chosen = as_usual(table, 3, "", "float32")
+    assert chosen.rows[0].priced is not None
+    assert chosen.defaults[-1] == "reduce_dtype is not said: gradients are sent in float32: 1 of 4 rows"
+    fixed = as_usual(table, 0, "").rows
+    assert fixed[0].reason == "reduce_dtype is bfloat16, and this profile sends gradients in float32"
+    assert fixed[1].priced is not None

@@ -39,6 +39,8 @@ class PricedJob:
         Whether the feed-forward has three matrices; one of two stands as a gated one of two thirds of its width.
     dp_overlap
         Whether gradients are reduced behind backward and weights gathered behind forward; None where nobody says.
+    reduce_dtype
+        In which gradients are sent; empty where nobody says.
     """
 
     job: TrainingJob
@@ -49,6 +51,7 @@ class PricedJob:
     rank_order: str = "megatron"
     is_gated: bool = True
     dp_overlap: bool | None = None
+    reduce_dtype: str = ""
 
     @property
     def num_micro_batches(self) -> int:
@@ -127,6 +130,8 @@ class Profile(ABC):
         The stage of ZeRO that it has where nobody says.
     usual_dp_overlap
         What it takes of a step that does not say whether it hides gradients, in words; empty where it is no choice.
+    usual_reduce_dtype
+        In which it sends gradients where nobody says, if that is a choice; empty where it is float32 and none.
     precisions
         In which it can keep weights and moments, those of the most bytes first.
     """
@@ -134,6 +139,7 @@ class Profile(ABC):
     source: ClassVar[str]
     usual_zero: ClassVar[int] = 0
     usual_dp_overlap: ClassVar[str] = ""
+    usual_reduce_dtype: ClassVar[str] = ""
     precisions: ClassVar[tuple[str, ...]] = (MASTER,)
 
     def objection(self, priced: PricedJob) -> str | None:

@@ -65,6 +65,7 @@ class Fsdp2(Profile):
         "torchtitan/distributed/activation_checkpoint.py (what selective keeps)"
     )
     usual_zero: ClassVar[int] = 3
+    usual_reduce_dtype: ClassVar[str] = "float32"
 
     def objection(self, priced: PricedJob) -> str | None:
         if (why := objection_to_decoder(priced)) is not None:
@@ -134,11 +135,12 @@ class Fsdp2(Profile):
         copies = layout.dp // shard
         apart = priced.replicas_have_a_network
         gathers = 2 if layout.zero == 3 else 1
+        sent = held * (BFLOAT16 if priced.reduce_dtype == "bfloat16" else FLOAT32)
         behind = matmul / (gathers + 1 + (copies > 1 and not apart))
         for axis, ranks, op, size_bytes, count, hidden in (
             (SHARD, shard, "all_gather", BFLOAT16 * held, gathers, gathers * behind),
-            (SHARD, shard, "reduce_scatter", FLOAT32 * held, 1, behind),
-            (REPLICA, copies, "all_reduce", FLOAT32 * held / shard, 1, BACKWARD * matmul if apart else behind),
+            (SHARD, shard, "reduce_scatter", sent, 1, behind),
+            (REPLICA, copies, "all_reduce", sent / shard, 1, BACKWARD * matmul if apart else behind),
         ):
             if ranks > 1:
                 at = reach_of_shards(layout, axis, ranks, priced.ranks_per_node, "torchtitan")
