@@ -65,7 +65,7 @@ Columns that are not known are an error: a figure in one would be left out unsee
 SEQ_LEN, VOCAB_SIZE = 2048, 51_200
 """Taken where a table does not say."""
 
-_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,25})?(?:[eE][-+]?[0-9]{1,3})?")
 MOST, MOST_OF = 10**9, {"layers": 10_000}
 """The largest whole number of a cell."""
 
@@ -104,6 +104,7 @@ _IN_WORDS = ("source", "model", "gpu", "note", *FIGURES)
 """Columns of which a cell is read as it stands."""
 _WITH_NONE = ("recompute", "checkpointing", "zero", "fsdp", "precision", "sp", "dp_overlap", "layout")
 """Those of which ``none`` says something."""
+_OF_A_NODE = re.compile(r"\b([0-9]{1,4}) ?(?:/|per) ?node\b")
 _OF_CARDS = re.compile(r"([0-9]{1,7}) ?[x×*] ?(.+)")
 _AGAIN = {
     "no": "none",
@@ -364,6 +365,8 @@ def _plain(name: str, text: str) -> tuple[str, float | None]:
     >>> _plain("step_s", "0,42"), _plain("mfu", "57.1%"), _plain("gbs", "2 048"), _plain("tokens_per_s_per_gpu", "3.7k")
     (('0.42', None), ('57.1', 0.01), ('2048', None), ('3.7', 1000.0))
     """
+    if text.isascii() and text.isdigit():
+        return text, None  # most cells
     factor = None
     if (match := _WITH_UNIT.fullmatch(text)) is not None:
         unit = match[2].lower()
@@ -503,7 +506,11 @@ class _Row:
         of_node = self._whole("gpus_per_node")
         if of_node is None:
             of_node = self.gpus_per_node
-            if self.is_usual_node and gpus != 1:
+            if self.is_usual_node and (words := _OF_A_NODE.search(self.cells.get("gpu", "").lower())):
+                of_node = int(words[1]) or of_node
+                how = as_yaml(self.cells["gpu"])
+                self.defaults.append(f"gpus_per_node is {_how(self.cells, 'gpus_per_node')}: {of_node}, as {how} says")
+            elif self.is_usual_node and gpus != 1:
                 whose = f", as in the usual server of {self.card.name}" if self.card is not None else ""
                 self.defaults.append(f"gpus_per_node is {_how(self.cells, 'gpus_per_node')}: {of_node} taken{whose}")
         if gpus is None and nodes is not None:

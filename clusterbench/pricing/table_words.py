@@ -376,7 +376,8 @@ def without_marks(text: str) -> str:
     >>> [without_marks(text) for text in ("3760*", "1[^1]", "50.5%†", "380 ²", "[1]", "OOM**", "2^22")]
     ['3760', '1', '50.5%', '380', '[1]', 'OOM', '2^22']
     """
-    return _MARK.sub("", text) or text
+    last = text[-1:]
+    return text if last.isascii() and last.isalnum() else _MARK.sub("", text) or text
 
 
 _ON_RECORD: Mapping[str, str] = {

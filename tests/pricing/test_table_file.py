@@ -102,6 +102,17 @@ def test_how_many_gpus_a_node_has_is_said_where_nobody_did(tmp_path):
         "gpus_per_node is not said: 8 taken: 1 of 2 rows",
     ]
     assert told(read_steps(file, 8), "gpus_per_node") == []
+    file.write_text(f'{HEADER},gpu\n{ROW.format("-", "-")},"H200-141GB (4/node, IB)"\n')
+    table = read_steps(file, None)
+    assert table.rows[0].priced.ranks_per_node == 4
+    assert told(table, "gpus_per_node") == [
+        "gpus_per_node is not said: 4, as 'H200-141GB (4/node, IB)' says: 1 of 1 rows"
+    ]
+
+
+def test_numbers_may_have_all_digits_of_a_spreadsheet(tmp_path):
+    table = written(tmp_path, f"{HEADER},mfu\n{ROW.format(9000, 40)},0.5379999999999999\n")
+    assert table.rows[0].mfu == pytest.approx(0.538)
 
 
 def test_a_cell_that_cannot_be_read_is_no_mistake_of_the_others(tmp_path):
