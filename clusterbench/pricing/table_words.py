@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -73,12 +73,15 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
     "seq": (
         *("sequence length", "seq length", "seq len", "seqlen", "seqlen t", "num tokens per sequence", "sequence len"),
         *("context length", "context len", "ctx len", "ctx length", "max seq len", "max sequence length"),
-        *("max seq length", "context size"),
+        *("max seq length", "context size", "sequence length tokens", "seq length tokens", "context length tokens"),
     ),
-    "mbs": ("micro batch size", "micro batch", "micro bs", "microbatch", "per device train batch size"),
+    "mbs": (
+        *("micro batch size", "micro batch", "micro bs", "per device train batch size", "batch size micro"),
+        *("micro batch size gpu", "micro batch size device", "micro batch size sequences"),
+    ),
     "gbs": (
         *("global batch size", "global batch", "global bs", "global batch size sequences", "global batch size seqs"),
-        "global batch size samples",
+        *("global batch size samples", "batch size global", "gbs seqs", "gbs sequences", "gbs samples"),
     ),
     **{
         axis: (*(how.format(axis) for how in _WAYS), *(how.format(word) for how in _WAYS_IN_WORDS))
@@ -99,6 +102,7 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
     "ga": (
         *("grad accum", "grad acc", "gradient accumulation", "gradient accumulation steps", "accumulation steps"),
         *("num gradient accumulations", "grad accum steps", "grad acc steps", "ga steps", "gas"),
+        *("num micro batches", "micro batches", "gradient accumulations"),
     ),
     "checkpointing": (
         *("activation checkpointing", "activation checkpoint", "act ckpt", "act checkpointing", "activation ckpt"),
@@ -111,7 +115,7 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
         *_PER_GPU,
         *("tokens gpu s", "token gpu s", "tok gpu s", "tps gpu", "tps device", "wps gpu", "throughput t s gpu", "tgs"),
         *(f"throughput {words}" for words in _PER_GPU),
-        *("throughput gpu tokens s", "throughput token gpu s", "throughput tokens gpu s"),
+        *("tgs tokens gpu s", "throughput gpu tokens s", "throughput token gpu s", "throughput tokens gpu s"),
     ),
     "tflops_per_gpu": (
         *("model tflop s gpu", "model tflops s gpu", "model tflops gpu", "tflop s gpu", "tflops s gpu", "tflops gpu"),
@@ -131,13 +135,23 @@ _OF_OTHER_UNITS: Mapping[str, Meaning] = {
     **dict.fromkeys(("ms step", "ms iter", "ms iteration"), Meaning("step_s", 1e-3)),
     "num params": Meaning("params_b", 1e-9),
     **dict.fromkeys(
-        ("params b", "parameters b", "num parameters billion", "parameters billion", "params billion", "model size b"),
+        (
+            "num params b",
+            "num parameters b",
+            "params b",
+            "parameters b",
+            "num parameters billion",
+            "parameters billion",
+            "params billion",
+            "model size b",
+        ),
         Meaning("params_b", 1.0),
     ),
     **{
         f"{words} percent": Meaning("mfu", 0.01)
         for words in ("mfu", "bf16 mfu", "model flops utilization", "model flop utilization")
     },
+    **dict.fromkeys(("params m", "parameters m", "num params m", "parameters million"), Meaning("params_b", 1e-3)),
     # Narayanan et al. 2021, table 1: what is computed again is counted
     "achieved teraflop s gpu": Meaning("tflops_per_gpu", 1.0, "megatron"),
     **dict.fromkeys(
@@ -180,8 +194,15 @@ def _letters(words: str) -> str:
     return "".join(_tokens(words))
 
 
+def _named(column: str, names: Iterable[str]) -> Iterator[str]:
+    """Names of a column, and its own, in which nobody need write the underscores; but *Steps* are no ``step_s``."""
+    yield from names
+    if column != "step_s":
+        yield column
+
+
 _MEANINGS: Mapping[str, Meaning] = {
-    **{_letters(words): Meaning(column) for column, names in _BY_COLUMN.items() for words in (column, *names)},
+    **{_letters(words): Meaning(column) for column, names in _BY_COLUMN.items() for words in _named(column, names)},
     **{_letters(words): meaning for words, meaning in _OF_OTHER_UNITS.items()},
 }
 _ASIDE = frozenset(map(_letters, _RESULTS))
@@ -286,6 +307,15 @@ _UNSURE: Mapping[str, str] = {
     **dict.fromkeys(("devices", "num chips", "chips", "ranks"), "gpus where it counts them all"),
     **dict.fromkeys(("ac", "checkpoint"), "checkpointing where it says what backward computes again"),
     **dict.fromkeys(("strategy", "config", "configuration", "setup", "techniques"), "layout where it says tp4-pp2"),
+    **dict.fromkeys(
+        ("it s", "iter s", "iterations s", "its s", "steps s", "speed iter s", "speed it s"),
+        "step_s, and write one divided by it: seconds of a step",
+    ),
+    "step": "step_s where it is the time of a step, in seconds",
+    "step s": "step_s where it is the time of a step, in seconds",
+    **dict.fromkeys(("sharding", "dp type", "data parallelism type"), "zero where it says ZeRO-3, FULL_SHARD or HSDP"),
+    **dict.fromkeys(("device", "devicetype", "chip", "processor"), "gpu where it names the card"),
+    **dict.fromkeys(("interleaved", "interleaving", "virtual stages"), "vpp where it counts the chunks of a stage"),
     "mp": "tp where it is tensor parallelism alone",
     "model parallel size": "tp where it is tensor parallelism alone",
 }
@@ -302,6 +332,10 @@ def may_be(header: str) -> str | None:
     return _MAY_BE.get(_letters(header))
 
 
+SHORT = 3
+"""Letters of a name that is like too many."""
+
+
 def hint_for(header: str) -> str:
     """What to do with a column that is not known: what it may be called, or the nearest name that is known.
 
@@ -315,7 +349,9 @@ def hint_for(header: str) -> str:
     written = {_letters(words): words for names in _BY_COLUMN.values() for words in names}
     columns = {_letters(column): column for column in _BY_COLUMN}
     letters = _letters(header)
-    if near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.75):
+    if len(letters) > SHORT and (
+        near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.75)
+    ):
         (found,) = near
         if found in columns:
             return f"call it {columns[found]} if it is that"
@@ -343,7 +379,8 @@ _ABOUT: Mapping[frozenset[str], str] = {
 
 def is_result(header: str) -> bool:
     """Whether a column is something measured that says nothing of what ran, or a remark."""
-    return _letters(header) in _ASIDE
+    is_extrapolated = not {"est", "estimated", "projected"}.isdisjoint(_tokens(header))
+    return is_extrapolated or _letters(header) in _ASIDE
 
 
 SPEED_OF_ONE, SPEEDS = "tokens_per_s_per_gpu", ("step_s", "tokens_per_s_per_gpu")

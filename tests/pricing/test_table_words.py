@@ -38,6 +38,10 @@ from clusterbench.pricing.table_words import hint_for, is_result, meaning_of
         ("s / iter", "step_s", 1),
         ("Peak mem (MiB)", "mem_gb", 2**20 / 1e9),
         ("Kv heads", "kv_heads", 1),
+        ("Micro-batches", "ga", 1),
+        ("Batch size (global)", "gbs", 1),
+        ("Sequence Length (tokens)", "seq", 1),
+        ("#Params (B)", "params_b", 1),
         ("Parallelism", "layout", 1),
     ],
 )
@@ -81,6 +85,9 @@ def test_a_column_may_be_of_several_degrees(name, order):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
+        ("Speed (iter/sec)", "call it step_s, and write one divided by it: seconds of a step"),
+        ("Steps", "call it step_s where it is the time of a step, in seconds"),
+        ("ETP", "take it out if it changes nothing of what ran"),
         ("wps", "call it tokens_per_s_per_gpu where it is of one GPU"),
         ("mem", "call it mem_gb where it is in GB, 'memory (GiB)' where it is in GiB"),
         ("model size", "call it model where it names a model, params_b where it counts parameters in billions"),
@@ -126,5 +133,13 @@ def test_every_unknown_column_has_its_own_hint(tmp_path):
 
 
 def test_columns_that_were_measured_beside_are_set_aside():
-    for name in ("HFU", "samples/s", "HFU (%)", "Tokens/s", "loss", "Notes"):
+    for name in (
+        "Est. time to train (10K GPUs, 10T tokens)",
+        "HFU",
+        "samples/s",
+        "HFU (%)",
+        "Tokens/s",
+        "loss",
+        "Notes",
+    ):
         assert is_result(name)
