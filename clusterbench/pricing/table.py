@@ -49,14 +49,14 @@ OF_SHAPE = ("layers", "hidden", "heads")
 STEP = ("seq", "gpus", "mbs", "gbs")
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
 MEASURED = ("step_s", "tokens_per_s_per_gpu", "mem_gb")
-FIGURES = (*MEASURED, "tflops_per_gpu", "mfu")
+FIGURES = (*MEASURED, "tokens_per_s_of_all", "tflops_per_gpu", "mfu")
 COLUMNS = (
     *("source", "model", "params_b", *MODEL, "kv_heads", *STEP, "gpu", "gpus_per_node", "precision", *DEGREES),
     *("sp", "vpp", "zero", "dp_overlap", "recompute", *MEASURED, "tflops_per_gpu", "mfu", "note"),
 )
 _PUBLISHED = (
     *("ga", "fsdp", "checkpointing", "num_nodes", "layout", "shard_group_size", "dp_replicate", "flops_convention"),
-    "reduce_dtype",
+    *("reduce_dtype", "tokens_per_s_of_all"),
 )
 """Of other tables, which say by them what ours say by ``dp``, ``zero`` and ``recompute``.
 
@@ -877,11 +877,18 @@ class _Row:
     def _measured_step(self, job: TrainingJob) -> float | None:
         """Of the row, by tokens/s where it has both, as that has more digits; refused where it cannot have been."""
         step_s, per_rank = self._number("step_s"), self._number("tokens_per_s_per_gpu")
-        told = job.tokens_per_step / (per_rank * job.layout.world_size) if per_rank else None
+        of_all = self._number("tokens_per_s_of_all")
+        if per_rank and of_all and abs(of_all / per_rank / job.layout.world_size - 1) > _SAME_SPEED:
+            raise _CannotPrice(
+                f"tokens_per_s_of_all is {of_all:g}, and tokens_per_s_per_gpu makes "
+                f"{per_rank * job.layout.world_size:g} of it on {job.layout.world_size} GPUs"
+            )
+        speed = per_rank * job.layout.world_size if per_rank else of_all
+        told = job.tokens_per_step / speed if speed else None
         if told and step_s and abs(told - step_s) > self._rounding("step_s") + _SAME_SPEED * step_s:
             raise _CannotPrice(
-                f"step_s is {step_s:g} s, and tokens_per_s_per_gpu makes {told:.4g} s of it with this batch and as "
-                "many GPUs: one of them is of something else"
+                f"step_s is {step_s:g} s, and {'tokens_per_s_per_gpu' if per_rank else 'tokens_per_s_of_all'} makes "
+                f"{told:.4g} s of it with this batch and as many GPUs: one of them is of something else"
             )
         measured = told or step_s
         peak = max(self.card.peak_flops_per_s.get(name, 0.0) for name in _PRICED) if self.card else 0.0

@@ -117,6 +117,10 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
         *(f"throughput {words}" for words in _PER_GPU),
         *("tgs tokens gpu s", "throughput gpu tokens s", "throughput token gpu s", "throughput tokens gpu s"),
     ),
+    "tokens_per_s_of_all": (
+        *(f"{all} {what} s" for all in ("total", "aggregate", "global", "cluster") for what in ("tokens", "tok")),
+        *("total throughput tokens s", "aggregate throughput tokens s", "tokens s total", "total tps"),
+    ),
     "tflops_per_gpu": (
         *("model tflop s gpu", "model tflops s gpu", "model tflops gpu", "tflop s gpu", "tflops s gpu", "tflops gpu"),
         *("tflops device", "tflop s device", "tflop gpu", "teraflops gpu", "teraflop s gpu", "achieved tflops gpu"),
@@ -272,6 +276,7 @@ def meaning_of(header: str) -> Meaning | None:
     return _MEANINGS.get(_letters(header)) or _memory(header) or _merged(header)
 
 
+_OF_TOKENS = "tokens_per_s_per_gpu where it is of one GPU, tokens_per_s_of_all where it is of all"
 _UNSURE: Mapping[str, str] = {
     **dict.fromkeys(
         ("batch size", "batch", "bs", "bsz", "batchsize"),
@@ -288,7 +293,7 @@ _UNSURE: Mapping[str, str] = {
         ("global batch size tokens", "global batch tokens", "batch size tokens", "tokens step", "tokens batch"),
         "gbs, divided by seq: it counts sequences",
     ),
-    **dict.fromkeys(("wps", "tps", "words s", "throughput"), "tokens_per_s_per_gpu where it is of one GPU"),
+    **dict.fromkeys(("wps", "tps", "words s", "throughput"), _OF_TOKENS),
     **dict.fromkeys(
         ("memory", "mem", "peak memory", "peak mem", "max memory", "gpu memory", "memory usage"),
         "mem_gb where it is in GB, 'memory (GiB)' where it is in GiB",
@@ -383,7 +388,7 @@ def is_result(header: str) -> bool:
     return is_extrapolated or _letters(header) in _ASIDE
 
 
-SPEED_OF_ONE, SPEEDS = "tokens_per_s_per_gpu", ("step_s", "tokens_per_s_per_gpu")
+SPEEDS = ("step_s", "tokens_per_s_per_gpu", "tokens_per_s_of_all")
 _SPEEDS = frozenset(
     _letters(words)
     for words in ("tokens s", "throughput tokens s", "throughput t s", "samples s", "samples s gpu", "throughput s s")

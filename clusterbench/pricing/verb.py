@@ -37,7 +37,7 @@ from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow, as_usual
-from clusterbench.pricing.table_words import SPEED_OF_ONE, SPEEDS, is_speed
+from clusterbench.pricing.table_words import SPEEDS, is_speed
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
@@ -142,8 +142,12 @@ def _not_judged(table: StepTable) -> Iterator[str]:
     """Of a table without a time why no price is held against anything."""
     if table.has_lines and not any(row.step_s for row in table.rows):
         unread = [name for name in table.not_read if is_speed(name)]
-        what = f" Not read: {', '.join(unread)}, of one GPU or of all; {SPEED_OF_ONE} says which." if unread else ""
-        yield f"NOT JUDGED: no row has a measured time, {' or '.join(SPEEDS)}, to hold a price against.{what}"
+        what = (
+            f" Not read: {', '.join(unread)}, of one GPU or of all: the name of the column says which."
+            if unread
+            else ""
+        )
+        yield f"NOT JUDGED: no row has a measured time, {', '.join(SPEEDS)}, to hold a price against.{what}"
 
 
 def _node(row: TableRow, card: str) -> _Node:

@@ -50,7 +50,7 @@ def test_flops_alone_are_not_judged_and_it_is_said_why(tmp_path):
     assert times == [""]
     assert "NOT JUDGED: 1 row with tflops_per_gpu and no time. How FLOP were counted is not said" in said
     assert "-12% to +33% off that by palm" in said
-    assert "NOT JUDGED: no row has a measured time, step_s or tokens_per_s_per_gpu" in said
+    assert "NOT JUDGED: no row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all" in said
 
 
 def test_a_column_says_how_flops_were_counted(tmp_path):
@@ -98,6 +98,15 @@ def test_more_flops_than_the_card_has_are_not_judged(tmp_path):
 def test_speeds_that_may_be_of_all_are_named_where_nothing_else_is_there(tmp_path):
     said, _ = price(tmp_path, f"{HEADER},Tokens/s,samples/s", f"{LLAMA.format('none')},10000,3")
     assert (
-        "NOT JUDGED: no row has a measured time, step_s or tokens_per_s_per_gpu, to hold a price against. Not read: "
-        "Tokens/s, samples/s, of one GPU or of all; tokens_per_s_per_gpu says which." in said
+        "NOT JUDGED: no row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all, to hold a price "
+        "against. Not read: Tokens/s, samples/s, of one GPU or of all: the name of the column says which." in said
     )
+
+
+def test_the_tokens_of_all_gpus_have_a_column(tmp_path):
+    row = LLAMA.format("none")
+    said, times = price(tmp_path, f"{HEADER},total tokens/s", f'{row},"80,000"', f"{row},OOM")
+    assert abs(float(times[0]) / (64 * 4096 / 80_000) - 1) < 1e-4
+    assert "total tokens/s for tokens_per_s_of_all" in said
+    said, times = price(tmp_path, f"{HEADER},total tokens/s,tokens/s/gpu", f"{row},80000,10000", f"{row},80000,5000")
+    assert "line 3: tokens_per_s_of_all is 80000, and tokens_per_s_per_gpu makes 40000 of it on 8 GPUs" in said

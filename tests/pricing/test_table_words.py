@@ -6,6 +6,8 @@ from clusterbench.errors import SuiteError
 from clusterbench.pricing.table import read_steps
 from clusterbench.pricing.table_words import hint_for, is_result, meaning_of
 
+OF_TOKENS = "tokens_per_s_per_gpu where it is of one GPU, tokens_per_s_of_all where it is of all"
+
 
 @pytest.mark.parametrize(
     ("name", "column", "factor"),
@@ -88,7 +90,7 @@ def test_a_column_may_be_of_several_degrees(name, order):
         ("Speed (iter/sec)", "call it step_s, and write one divided by it: seconds of a step"),
         ("Steps", "call it step_s where it is the time of a step, in seconds"),
         ("ETP", "take it out if it changes nothing of what ran"),
-        ("wps", "call it tokens_per_s_per_gpu where it is of one GPU"),
+        ("wps", f"call it {OF_TOKENS}"),
         ("mem", "call it mem_gb where it is in GB, 'memory (GiB)' where it is in GiB"),
         ("model size", "call it model where it names a model, params_b where it counts parameters in billions"),
         ("bs / gpu", "call it mbs where a step has one micro-batch; gbs is it times dp"),
@@ -100,7 +102,7 @@ def test_a_column_may_be_of_several_degrees(name, order):
         ("Activation checkpoiting", "call it checkpointing if it is that, as 'activation checkpointing' is"),
         ("sequence_lenght", "call it seq if it is that, as 'sequence length' is"),
         ("microbatchsize_", None),
-        ("Training throughput (128 GPUs)", "call it tokens_per_s_per_gpu where it is of one GPU"),
+        ("Training throughput (128 GPUs)", f"call it {OF_TOKENS}"),
         (
             "avg. duration of 10 it",
             "call it step_s where it is of a step, in seconds; 'step time (ms)' where it is in milliseconds",
