@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops, model_flops
@@ -27,6 +28,7 @@ OF_MFU = "palm"
 
 _WITH_ALL_AGAIN = ("palm, all layers computed again",)
 _AS_PUBLISHED = 0.02  # figures have two or three digits
+_NEARLY_ALL = 0.8
 _CONTRADICTS = 0.05
 _MOST_LINES = 5
 _EVERY_RECOMPUTATION = ("none", "megatron_selective", "full", "megatron_full")
@@ -101,7 +103,9 @@ def _figure(row: TableRow, name: str, peaks: Mapping[int, float]) -> _Figure | N
 def _told_by_others(figures: Sequence[_Figure]) -> str | None:
     """The count that rows have used which have a time, too; None where no count explains nearly all of them."""
     off = {count: sorted(abs(of.step_s(count) / (of.row.step_s or 1) - 1) for of in figures) for count in COUNTS}
-    explains = [count for count in COUNTS if figures and off[count][int(0.8 * (len(figures) - 1))] <= _AS_PUBLISHED]
+    explains = [
+        count for count in COUNTS if figures and off[count][ceil(_NEARLY_ALL * len(figures)) - 1] <= _AS_PUBLISHED
+    ]
     return min(explains, key=lambda count: off[count][len(figures) // 2], default=None)
 
 

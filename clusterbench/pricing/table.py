@@ -30,11 +30,14 @@ from clusterbench.pricing.table_words import (
     OF_THE_CARD,
     OUT_OF_MEMORY,
     Meaning,
+    has_units_of_memory,
     hint_for,
+    is_memory,
     is_result,
     meaning_of,
     name_on_record,
     names_experts,
+    of_memory,
     without_marks,
 )
 from clusterbench.shape import ModelShape
@@ -99,7 +102,10 @@ _OF_FEW_DIGITS = ("step_s", "params_b", "mem_gb", "tflops_per_gpu", "mfu")
 """Columns in which a comma may part thousands or a fraction."""
 
 _REDUCED_IN = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
-_YES_OR_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_YES = ("1", "true", "yes", "y", "on", "enabled", "✓", "✔")
+_NO = ("0", "false", "no", "n", "off", "disabled", "✗", "✘")
+_YES_OR_NO = {**dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}
+_FLAGS = ", ".join((*_YES[:3], *_NO[:3]))
 _IN_WORDS = ("source", "model", "gpu", "note", *FIGURES)
 """Columns of which a cell is read as it stands."""
 _WITH_NONE = ("recompute", "checkpointing", "zero", "fsdp", "precision", "sp", "dp_overlap", "layout")
@@ -227,11 +233,11 @@ def read_steps(path: Path, gpus_per_node: int | None, gpu: str | None = None) ->
     rows = written_rows(path)
     line, header = next(rows, (1, []))
     header = [without_marks(name) for name in header]
-    columns = _columns(path, line, header)
+    written = [(line, cells) for line, cells in rows]
+    columns = _columns(path, line, header, written)
     defaults: Counter[str] = Counter()
     marked: list[str] = []
     read: list[TableRow] = []
-    written = [(line, cells) for line, cells in rows]
     columns, about_mfu = _with_share(columns, written)
     meanings = {meaning.column: meaning for meaning in columns.values()}
     numbers = [number for number, meaning in columns.items() if meaning.column in FIGURES]
@@ -285,7 +291,9 @@ def _with_share(
     return found, said
 
 
-def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]:
+def _columns(
+    path: Path, line: int, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]
+) -> dict[int, Meaning]:
     """What each column is in our words, without those that are results of no use here."""
     names = [name.lower() for name in header]
     for name, number in Counter(names).items():
@@ -293,6 +301,11 @@ def _columns(path: Path, line: int, header: Sequence[str]) -> dict[int, Meaning]
             raise SuiteError(f"{path.name}:{line}: column {as_yaml(name)} is there {number} times.")
     known = (*COLUMNS, *_PUBLISHED)
     meanings = {number: Meaning(name) if name in known else meaning_of(name) for number, name in enumerate(names)}
+    for number, name in enumerate(names):
+        if meanings[number] is None and is_memory(name):
+            cells = [without_marks(cells[number]) for _, cells in rows if number < len(cells)]
+            if has_units_of_memory(cells):
+                meanings[number] = of_memory(name)
     unknown = [name for number, name in enumerate(names) if meanings[number] is None and not is_result(name)]
     if unknown:
         which = f"unknown column{'s' if unknown[1:] else ''} {', '.join(map(as_yaml, unknown))}"
@@ -700,7 +713,7 @@ class _Row:
         """Of a cell; None where it is empty."""
         text = self.cells.get(name, "").lower()
         if text and text not in _YES_OR_NO:
-            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be one of {', '.join(_YES_OR_NO)}.")
+            raise SuiteError(f"{self.where}: {name} is {as_yaml(text)}, and must be one of {_FLAGS}.")
         return _YES_OR_NO[text] if text else None
 
     def _job(self, layout: ParallelLayout) -> TrainingJob:

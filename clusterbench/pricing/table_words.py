@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -174,7 +174,14 @@ _RESULTS = (
         "tokens s",
         "throughput tokens s",
     ),
-    *("percentage theoretical peak flop s", "achieved aggregate petaflop s", "scaling efficiency", "efficiency"),
+    *(
+        "percent peak",
+        "percent theoretical peak",
+        "percentage theoretical peak flop s",
+        "achieved aggregate petaflop s",
+        "scaling efficiency",
+        "efficiency",
+    ),
     *("loss", "train loss", "val loss", "final loss"),
     *("notes", "comment", "comments", "remark", "remarks", "run", "run id", "id", "date", "link", "url", "trace"),
     *("profile trace", "reference", "paper", "training time days", "framework"),
@@ -237,6 +244,10 @@ _ABOUT_MEMORY = {
 }
 
 
+def _kind_of_memory(tokens: Iterable[str]) -> str:
+    return next((kind for kind in _KINDS_OF_MEMORY if kind in tokens), "")
+
+
 def _memory(header: str) -> Meaning | None:
     """Of a column of memory with one unit, and which memory it is.
 
@@ -248,10 +259,34 @@ def _memory(header: str) -> Meaning | None:
     words = {token for token in tokens if token not in units}
     if len(units) != 1 or not words & {"memory", "mem", "hbm", "vram"} or not words <= _ABOUT_MEMORY:
         return None
-    said = next((kind for kind in _KINDS_OF_MEMORY if kind in words), "")
+    said = _kind_of_memory(tokens)
     if units == [_SHARE]:
         return Meaning("mem_gb", 0.01, f"{said} {OF_THE_CARD}".strip())
     return Meaning("mem_gb", OF_MEMORY[units[0]], said)
+
+
+def is_memory(header: str) -> bool:
+    """Whether a name is of memory and says no unit, so that its cells must."""
+    words = {*_tokens(header)}
+    return not words.isdisjoint(("memory", "mem", "hbm", "vram")) and words <= _ABOUT_MEMORY
+
+
+def of_memory(header: str) -> Meaning:
+    """What such a column is where its cells say their units."""
+    return Meaning("mem_gb", said=_kind_of_memory(_tokens(header)))
+
+
+_WITH_UNIT_OF_MEMORY = re.compile(r"[0-9][0-9.,]{0,20} ?(?:[gm]i?b)", re.IGNORECASE)
+
+
+def has_units_of_memory(cells: Sequence[str]) -> bool:
+    """Whether every cell in which something was measured says its unit.
+
+    >>> has_units_of_memory(["65 GB", "OOM", "70GiB"]), has_units_of_memory(["65", "70 GB"]), has_units_of_memory(["-"])
+    (True, False, False)
+    """
+    measured = [cell for cell in cells if cell and cell.lower() not in NOT_MEASURED]
+    return bool(measured) and all(map(_WITH_UNIT_OF_MEMORY.fullmatch, measured))
 
 
 _DEGREES = frozenset(("tp", "pp", "dp", "cp", "ep", "vpp"))

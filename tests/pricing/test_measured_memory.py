@@ -32,6 +32,8 @@ def priced_gb(tmp_path):
         ("Memory (GiB)", "", 2**30 / 1e9),
         ("mem_gb", "GiB", 2**30 / 1e9),
         ("peak mem (MiB)", "", 2**20 / 1e9),
+        ("Memory", "GB", 1.0),
+        ("Peak reserved memory", "GiB", 2**30 / 1e9),
     ],
 )
 def test_the_unit_is_that_of_the_column_or_of_the_cell(tmp_path, column, unit, factor):
@@ -39,7 +41,8 @@ def test_the_unit_is_that_of_the_column_or_of_the_cell(tmp_path, column, unit, f
     said, (row,) = price(tmp_path, column, f"{held / factor:.2f} {unit}".strip())
     assert float(row["measured_memory_gb"]) == pytest.approx(held, rel=1e-2)
     assert float(row["memory_error"]) == pytest.approx(0, abs=0.01)
-    assert "measured memory (of what kind is not said): 1 row; that of the fullest stage off by 0." in said
+    kind = "reserved" if "reserved" in column else "of what kind is not said"
+    assert f"measured memory ({kind}): 1 row; that of the fullest stage off by 0." in said
 
 
 def test_rows_out_of_the_band_are_named_with_median_and_bias(tmp_path):

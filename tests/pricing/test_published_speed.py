@@ -73,6 +73,11 @@ def test_rows_that_have_both_tell_how_the_others_were_counted(tmp_path):
     assert abs(float(times[1]) / (flops("causal") / (380e12 * 8)) - 1) < 1e-3
     assert "counted as causal (6 (N - input embedding) + 6 L H T per token), as the rows that have a time, too" in said
     assert "NOT JUDGED" not in said
+    doubtful = f"{LLAMA.format('none')},400,{2 * step_s:.4f}"  # of two rows one agrees with no count
+    rows = [f"{LLAMA.format('none')},400,{step_s:.4f}", doubtful, f"{LLAMA.format('none')},380,-"]
+    said, times = price(tmp_path, header, *rows)
+    assert times[2] == ""
+    assert "NOT JUDGED: 1 row with tflops_per_gpu and no time" in said
 
 
 def test_figures_that_no_count_reconciles_are_named(tmp_path):

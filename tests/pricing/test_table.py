@@ -362,7 +362,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="inf")], HEADER, "steps.csv:2: step_s is 'inf', and must be a number."),
         ([cells(params_b="8030261248")], HEADER, "steps.csv:2: params_b is 8030261248, and no more than 100000 in its"),
-        ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
+        ([cells(sp="so")], HEADER, "steps.csv:2: sp is 'so', and must be one of 1, true, yes, 0, false, no."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
         ([ROW], HEADER.replace(",", ";"), "steps.csv:2: the row has 1 cells and the header 18."),

@@ -180,3 +180,9 @@ def test_in_what_gradients_are_sent_is_said_and_read_where_it_is_a_choice(tmp_pa
     fixed = as_usual(table, 0, "").rows
     assert fixed[0].reason == "reduce_dtype is bfloat16, and this profile sends gradients in float32"
     assert fixed[1].priced is not None
+
+
+def test_a_flag_may_be_a_tick(tmp_path):
+    first, second, third = rows(tmp_path, "checkpointing", "✓", "✗", "maybe", row="llama2-13b,4096,128,1,128,").rows
+    assert (first.priced.recompute, second.priced.recompute) == ("full", "none")
+    assert third.reason.startswith("checkpointing is 'maybe', and prices are of none, selective and full")
