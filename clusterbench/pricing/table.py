@@ -612,37 +612,43 @@ class _Row:
             Of them those in one node.
         """
         stage, said = self._fully_sharded(copies)
-        if not stage:
-            stage, said = self._stage("zero", copies)
+        name = "fsdp" if stage else "zero"
+        if not stage or self.cells.get("zero"):
+            of_zero, of_words = self._stage("zero", copies)
+            if stage and of_zero < 2:
+                fsdp, zero = (as_yaml(self.cells[each]) for each in ("fsdp", "zero"))
+                raise _CannotPrice(f"fsdp is {fsdp}, and zero is {zero}: FSDP is ZeRO 2 or 3")
+            stage, said = of_zero, of_words or said
         group = self._said_group(copies) or said
         if said not in (None, NODE, group):
-            raise _CannotPrice(f"zero is {as_yaml(self.cells['zero'])}, and shard_group_size makes groups of {group}")
+            text = as_yaml(self.cells[name])
+            raise _CannotPrice(f"{name} is {text}, and the column of groups that shard makes them {group}")
         if group is None or copies == 1:
             return stage, 0
         if not self.cells.get("zero") and not stage:
-            stage = 3
+            stage = 3  # who names groups that shard names HSDP
         if stage < 2:
             raise _CannotPrice(
                 f"groups of {group} ranks that shard, and zero is {stage}: HSDP shards weights, ZeRO 2 or 3"
             )
         if group == NODE:
-            text = as_yaml(self.cells["zero"])
+            text = as_yaml(self.cells[name])
             if copies <= of_node:
-                self.defaults.append(f"zero is {text}, and all ranks are in one node: all of them shard")
+                self.defaults.append(f"{name} is {text}, and all ranks are in one node: all of them shard")
                 return stage, 0
             if of_node < 2 or copies % of_node:
                 raise _CannotPrice(
-                    f"zero is {text}, which shards within a node, and of the {copies} ranks with the same weights a "
+                    f"{name} is {text}, which shards within a node, and of the {copies} ranks with the same weights a "
                     f"node has {of_node}: a column shard_group_size says how many shard"
                 )
             self.defaults.append(
-                f"zero is {text}: groups of {of_node} ranks, those of a node, as PyTorch's HYBRID_SHARD has it; a "
+                f"{name} is {text}: groups of {of_node} ranks, those of a node, as PyTorch's HYBRID_SHARD has it; a "
                 "column shard_group_size says otherwise"
             )
             group = of_node
         if group == 1 or copies % group:
             raise _CannotPrice(f"groups of {group} ranks that shard do not divide the {copies} ranks of dp x cp")
-        if said == group < copies and not self.cells.get("zero"):
+        if said == group < copies and name == "fsdp" and self.cells["fsdp"].isdigit():
             self.defaults.append(
                 f"fsdp is {group}, and {copies} ranks have the same weights: the others are copies (HSDP)"
             )
@@ -663,6 +669,8 @@ class _Row:
             return 0, None
         if said is None and text == "1":
             raise _CannotPrice("fsdp is 1, which may be 'yes' or a degree: write zero in its place")
+        if said is None and not text[0].isdigit():
+            return self._stage("fsdp", copies)
         return 3, self._whole("fsdp") if said is None else None
 
     def _read_recomputation(self) -> None:
@@ -964,7 +972,8 @@ class _Row:
         text = self.cells.get(name, "")
         if not text:
             return None
-        if name in FIGURES and text.lower() in NOT_MEASURED:
+        is_nothing = text.lower() in NOT_MEASURED or re.fullmatch(r"0+(?:\.0*)?", text)
+        if name in FIGURES and is_nothing:
             if (said := f"{name} is {as_yaml(text)}: not measured") not in self.defaults:
                 self.defaults.append(said)
             return None

@@ -292,7 +292,7 @@ def test_the_zero_stage_may_be_in_words_of_deepspeed_and_fsdp(tmp_path, words, s
     assert row.priced.job.layout.zero == stage
 
 
-@pytest.mark.parametrize("words", ["OOM", "n/a", "-", "NaN"])
+@pytest.mark.parametrize("words", ["OOM", "n/a", "-", "NaN", "0", "0.00"])
 def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
     row, defaults = only(tmp_path, step_s=words)
     assert row.priced is not None

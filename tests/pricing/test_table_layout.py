@@ -91,7 +91,9 @@ def test_groups_that_contradict_the_stage_or_one_another_are_refused(tmp_path):
     file.write_text(f"{HEADER},zero,shard_group_size\n{ROW},1,8\n{ROW},HSDP 8x16,8\n")
     first, second = read_steps(file, 8).rows
     assert first.reason == "groups of 8 ranks that shard, and zero is 1: HSDP shards weights, ZeRO 2 or 3"
-    assert second.reason == "zero is 'HSDP 8x16', and shard_group_size makes groups of 8"
+    assert second.reason == "zero is 'HSDP 8x16', and the column of groups that shard makes them 8"
+    file.write_text(f"{HEADER},fsdp,shard_group_size\n{ROW},16,8\n")
+    assert read_steps(file, 8).rows[0].reason == "fsdp is '16', and the column of groups that shard makes them 8"
 
 
 def test_hsdp_on_one_node_is_fsdp_and_with_tp_it_has_fewer_ranks_of_a_node(tmp_path):
@@ -186,3 +188,16 @@ def test_a_flag_may_be_a_tick(tmp_path):
     first, second, third = rows(tmp_path, "checkpointing", "✓", "✗", "maybe", row="llama2-13b,4096,128,1,128,").rows
     assert (first.priced.recompute, second.priced.recompute) == ("full", "none")
     assert third.reason.startswith("checkpointing is 'maybe', and prices are of none, selective and full")
+
+
+def test_a_column_fsdp_may_have_words_and_must_agree_with_that_of_zero(tmp_path):
+    file = tmp_path / "steps.csv"
+    cells = ("HYBRID_SHARD,", "yes,1", "yes,2", "8,3", "hsdp,zero-3", '"1,024",')
+    file.write_text("\n".join([f"{HEADER},fsdp,zero", *(f"{ROW},{each}" for each in cells)]) + "\n")
+    words, contradicts, stage_2, degree, both, many = read_steps(file, 8).rows
+    assert (str(words.priced.job.layout), words.priced.shard_group_size) == ("dp128+zero3", 8)
+    assert contradicts.reason == "fsdp is 'yes', and zero is '1': FSDP is ZeRO 2 or 3"
+    assert str(stage_2.priced.job.layout) == "dp128+zero2"
+    assert (str(degree.priced.job.layout), degree.priced.shard_group_size) == ("dp128+zero3", 8)
+    assert both.priced.shard_group_size == 8
+    assert many.reason == "groups of 1024 ranks that shard do not divide the 128 ranks of dp x cp"
