@@ -15,7 +15,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+def rows_of(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Every row that is not empty, with the line it starts in."""
     text = read_text(path)
     if not text.endswith("\n"):
@@ -24,7 +24,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             f"{path.name}:{last}: the last line has no end, so it may be cut in the middle of a number.\n"
             "hint: add the end of the line if the row is whole"
         )
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     while True:
         line = reader.line_num + 1
         try:

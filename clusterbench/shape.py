@@ -332,6 +332,28 @@ def _internlm(name: str, layers: int, hidden: int, ffn: int, heads: int) -> Mode
     )
 
 
+def _llama(
+    name: str, layers: int, hidden: int, ffn: int, heads: int, source: str, kv_heads: int = 0, rope: float = 10_000.0
+) -> ModelShape:
+    """Of the first two generations, and what is like them: a vocabulary of 32,000, tables of their own."""
+    return ModelShape(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        num_heads=heads,
+        num_kv_heads=kv_heads or heads,
+        vocab_size=32_000,
+        head_dim=hidden // heads,
+        tied_embeddings=False,
+        rope_theta=rope,
+        norm_eps=1e-6 if name.startswith("llama1") else 1e-5,
+        source=source,
+    )
+
+
+_LLAMA_1 = "Touvron et al. 2023, arXiv:2302.13971, table 2; huggyllama/{}, config.json"
+_LLAMA_2 = "Touvron et al. 2023, arXiv:2307.09288, table 1; meta-llama/Llama-2-{}-hf, config.json"
 _HERD = "Grattafiori et al. 2024, arXiv:2407.21783, table 3; vocabulary as in the released config.json"
 
 SHAPES: dict[str, ModelShape] = {
@@ -352,6 +374,32 @@ SHAPES: dict[str, ModelShape] = {
         _llama3("llama-8b", 32, 4096, 14336, 32, source=_HERD),
         _llama3("llama-70b", 80, 8192, 28672, 64, source=_HERD),
         _llama3("llama-405b", 126, 16384, 53248, 128, source=_HERD),
+        _llama("llama1-7b", 32, 4096, 11008, 32, _LLAMA_1.format("llama-7b")),
+        _llama("llama1-13b", 40, 5120, 13824, 40, _LLAMA_1.format("llama-13b")),
+        _llama("llama1-30b", 60, 6656, 17920, 52, _LLAMA_1.format("llama-30b")),
+        _llama("llama1-65b", 80, 8192, 22016, 64, _LLAMA_1.format("llama-65b")),
+        _llama("llama2-7b", 32, 4096, 11008, 32, _LLAMA_2.format("7b")),
+        _llama("llama2-13b", 40, 5120, 13824, 40, _LLAMA_2.format("13b")),
+        _llama("llama2-70b", 80, 8192, 28672, 64, _LLAMA_2.format("70b"), kv_heads=8),
+        _llama(
+            "codellama-34b",
+            48,
+            8192,
+            22016,
+            64,
+            "Rozière et al. 2023, arXiv:2308.12950; codellama/CodeLlama-34b-hf, config.json",
+            kv_heads=8,
+            rope=1_000_000.0,
+        ),
+        _llama(
+            "mistral-7b",
+            32,
+            4096,
+            14336,
+            32,
+            "Jiang et al. 2023, arXiv:2310.06825, table 1; mistralai/Mistral-7B-v0.1, config.json; without its window",
+            kv_heads=8,
+        ),
         _playbook("playbook-1b", 16, 2048, 8192, 32, tied=True),
         _playbook("playbook-3b", 28, 3072, 8192, 32, tied=True),
         _playbook("playbook-8b", 32, 4096, 14336, 32, tied=False),

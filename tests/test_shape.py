@@ -19,6 +19,16 @@ from clusterbench.shape import SHAPES, named_shape
         ("llama-8b", 8_030_261_248),
         ("llama-70b", 70_553_706_496),
         ("llama-405b", 405_853_388_800),
+        # The same of huggyllama/llama-*, meta-llama/Llama-2-*-hf, codellama/CodeLlama-34b-hf, mistralai/Mistral-7B-v0.1
+        ("llama1-7b", 6_738_415_616),
+        ("llama1-13b", 13_015_864_320),
+        ("llama1-30b", 32_528_943_616),
+        ("llama1-65b", 65_285_660_672),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
+        ("llama2-70b", 68_976_648_192),
+        ("codellama-34b", 33_743_970_304),
+        ("mistral-7b", 7_241_732_096),
     ],
 )
 def test_llama_counts_are_exact(name, published):
@@ -139,7 +149,7 @@ def test_a_twin_with_experts_has_channels_that_grouped_products_take(heads):
 def test_an_unknown_shape_suggests_the_nearest():
     with pytest.raises(SuiteError) as error:
         named_shape("lama-8b")
-    assert str(error.value).startswith("unknown shape 'lama-8b'. Did you mean 'llama-8b'?\nShapes: internlm-20b, ")
+    assert str(error.value).startswith("unknown shape 'lama-8b'. Did you mean 'llama-8b'?\nShapes: codellama-34b, ")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from clusterbench.cluster import Accelerator, accelerators, find_card, meant_card, meant_cards, said_card
 from clusterbench.csv_lines import unlike_a_formula
 from clusterbench.errors import SuiteError
+from clusterbench.expected.fits import NOT_SEEN
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
 from clusterbench.pricing import PARTS, Price, price, step_seconds
@@ -30,10 +32,12 @@ from clusterbench.pricing.calibrate import (
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
+from clusterbench.pricing.published_speed import named_lines, timed
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.table import StepTable, TableRow, as_usual
+from clusterbench.pricing.table_words import SPEEDS, is_speed
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
 from clusterbench.units import format_value
@@ -87,11 +91,13 @@ def price_table(
         For every mistake of table, file or option.
     """
     profile = named_profile(profile_name)
-    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
     expect_effect(rates, accepted)
 
+    rows, about_speed = timed(table.rows, _peaks(table.rows, card_of))
+    table = replace(table, rows=rows)
     known: dict[_Node, KnownRates | SuiteError] = {}
     for node in sorted({_node(row, card_of[row.line]) for row in table.rows if row.line in card_of}):
         try:
@@ -106,8 +112,10 @@ def price_table(
     factor = 1.0 if scale_from is None else _factor(priced, table, scale_from)
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
-        *dict.fromkeys(remark for of in usable for remark in _about_rates(of, rates)),
+        *dict.fromkeys(_about_rates(usable, rates)),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
+        *about_speed,
+        *_not_judged(table),
         *_about_cards(table.rows, card_of, gpu),
         *table.defaults,
         *_about_rows(scaled, table),
@@ -117,6 +125,29 @@ def price_table(
 
 _Node = tuple[str, int]
 """The name of a card, and how many of them a node has; 0 where a row does not tell what ran."""
+
+
+def _peaks(rows: Sequence[TableRow], card_of: Mapping[int, str]) -> dict[int, float]:
+    """Line -> FLOP/s of products in bfloat16, or in float16 of a card that has no other."""
+    cards = accelerators()
+    found: dict[int, float] = {}
+    for row in rows:
+        if (card := cards.get(card_of.get(row.line, ""))) is not None:
+            peak = max((card.peak_flops_per_s.get(name, 0.0) for name in ("bfloat16", "float16")), default=0.0)
+            found |= {row.line: peak} if peak else {}
+    return found
+
+
+def _not_judged(table: StepTable) -> Iterator[str]:
+    """Of a table without a time why no price is held against anything."""
+    if table.has_lines and not any(row.step_s for row in table.rows):
+        unread = [name for name in table.not_read if is_speed(name)]
+        what = (
+            f" Not read: {', '.join(unread)}, of one GPU or of all: the name of the column says which."
+            if unread
+            else ""
+        )
+        yield f"NOT JUDGED: no row has a measured time, {', '.join(SPEEDS)}, to hold a price against.{what}"
 
 
 def _node(row: TableRow, card: str) -> _Node:
@@ -163,8 +194,9 @@ def _cards(rows: Sequence[TableRow], table: StepTable, gpu: str | None) -> dict[
     """
     found = {row.line: card for row in rows if (card := _card(row, gpu)) is not None}
     if rows and not found:
+        first = next(row for row in rows if not row.is_unread)
         raise SuiteError(
-            f"{table.place(rows[0])}: {_no_card(rows[0])}.\n"
+            f"{table.place(first)}: {_no_card(first)}.\n"
             f"hint: --gpu NAME says it for all rows, one of {', '.join(accelerators())}"
         )
     return found
@@ -181,11 +213,11 @@ def _about_cards(rows: Sequence[TableRow], card_of: Mapping[int, str], gpu: str 
 def _priced(
     row: TableRow, profile: Profile, card: str | None, known: Mapping[_Node, KnownRates | SuiteError]
 ) -> Priced:
-    if card is None:
-        return Priced(row, reason=_no_card(row))
-    of_card = accelerators().get(card)
-    if row.priced is None:
+    of_card = None if card is None else accelerators().get(card)
+    if row.is_unread or (card is not None and row.priced is None):
         return Priced(row, card=of_card, reason=row.reason)
+    if card is None or row.priced is None:
+        return Priced(row, reason=_no_card(row))
     if (why := profile.objection(row.priced)) is not None:
         return Priced(row, card=of_card, reason=why)
     rates = known[_node(row, card)]
@@ -223,23 +255,28 @@ def _scaled(priced: Priced, factor: float) -> Priced:
     return Priced(priced.row, price, priced.memory_bytes, priced.card)
 
 
-def _about_rates(known: KnownRates, rates: Path | None) -> Iterator[str]:
+def _about_rates(usable: Sequence[KnownRates], rates: Path | None) -> Iterator[str]:
+    names = list(dict.fromkeys(known.name for known in usable))
     if rates is None:
+        whose = "its" if len(names) == 1 else "their"
         yield (
-            f"NOT MEASURED: {known.name}. None of its rates was measured here; where launches and latency decide, "
-            "believe the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
+            f"NOT MEASURED: {', '.join(names)}. None of {whose} rates was measured here; where launches and latency "
+            "decide, believe the interval and not the value. 'clusterbench price --rates FILE' takes measured ones."
         )
         return
-    yield f"rates: {known.name}"
-    yield f"  of {known.machine.words or 'a machine that the file does not name'}"
-    for origin, names in known.by_origin.items():
-        yield f"  {origin}: {', '.join(names)}"
+    for known in usable:
+        yield f"rates: {known.name}"
+        yield f"  of {known.machine.words or 'a machine that the file does not name'}"
+        for origin, rate_names in known.by_origin.items():
+            yield f"  {origin}: {', '.join(rate_names)}"
 
 
 def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
     refused = [each for each in priced if each.price is None]
     if refused:
         yield f"{len(refused)} of {plural(len(table.rows), 'row')} not priced: see 'reason'"
+        if table.has_lines:
+            yield from (f"  {words}" for words in _reasons([(each.row.line, each.reason) for each in refused]))
     unsure: dict[str, int] = {}
     for each in priced:
         for what in not_validated(each.row.priced) if each.price is not None and each.row.priced is not None else ():
@@ -247,6 +284,18 @@ def _about_rows(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
     for what, number in unsure.items():
         yield f"not validated: {what} ({plural(number, 'row')})"
     yield from _about_measured(priced)
+    yield from _about_memory(priced, table)
+
+
+def _reasons(refused: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """The first few reasons why rows have no price, with their lines."""
+    reasons: dict[str, list[int]] = {}
+    for line, reason in refused:
+        reasons.setdefault(reason, []).append(line)
+    for reason, lines in islice(reasons.items(), MOST_REASONS):
+        yield f"{named_lines(lines)}: {reason}"
+    if len(reasons) > MOST_REASONS:
+        yield f"and {len(reasons) - MOST_REASONS} more reasons"
 
 
 def _about_measured(priced: Sequence[Priced]) -> Iterator[str]:
@@ -263,6 +312,41 @@ def _about_measured(priced: Sequence[Priced]) -> Iterator[str]:
     scores = scores_of(_scored(both))
     if scores is not None:
         yield from score_lines(scores)
+
+
+MEMORY_BAND = 0.2
+"""Of measured memory: prices of it were 3 to 30 % off where it was known what ran (docs/prediction.md)."""
+
+
+def _about_memory(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
+    """How priced and measured memory compare, and whether 'does not fit' is said of rows that were out of memory."""
+    both = [
+        (each.row.line, each.memory_bytes / 1e9 / each.row.memory_gb - 1)
+        for each in priced
+        if each.price and each.row.memory_gb
+    ]
+    if both:
+        errors = sorted(abs(error) for _, error in both)
+        out = sorted((line for line, error in both if abs(error) > MEMORY_BAND))
+        bias = sorted(error for _, error in both)[len(both) // 2]
+        yield (
+            f"measured memory ({table.memory or 'of what kind is not said'}): {plural(len(both), 'row')}; that of the "
+            f"fullest stage off by {errors[len(errors) // 2]:.1%} (median), {sum(errors) / len(errors):.1%} (mean), "
+            f"bias {bias:+.1%}; {1 - len(out) / len(both):.0%} within {MEMORY_BAND:.0%}"
+            f"{f', not {named_lines(out)}' if out else ''}. {NOT_SEEN}"
+        )
+    crashed = [each for each in priced if each.price and each.row.out_of_memory]
+    if crashed:
+        fits = Counter(_fit(each) for each in crashed)
+        words = ", ".join(f"{number} {words!r}" for words, number in fits.most_common() if words)
+        yield f"out of memory by their cells: {plural(len(crashed), 'row')}; priced as {words or 'of an unknown card'}"
+
+
+def _fit(priced: Priced) -> str:
+    """Whether a row fits its card; nothing where the card's memory is not known."""
+    if priced.card is None or not priced.card.memory_bytes:
+        return ""
+    return fits_card(priced.memory_bytes, priced.card.memory_bytes)
 
 
 def _scored(both: Sequence[tuple[Priced, Price, float]]) -> Iterator[Scored]:
@@ -313,7 +397,7 @@ def calibrate_table(
         For every mistake, and where no row can be taken or rows are of several cards.
     """
     profile = named_profile(profile_name)
-    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap)
+    table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     rows = [row for row in table.rows if row.step_s and row.priced and profile.objection(row.priced) is None]
     if not rows:
         raise SuiteError(f"{table.name}: {_why_no_row(table, profile)}.")
@@ -344,6 +428,7 @@ def calibrate_table(
     few = table.has_lines and not lines and len(measured) < len(WISHES)
     return found, [
         *([_too_few(len(measured), len(rows))] if few else []),
+        *_reasons([(row.line, row.reason) for row in table.rows if row.is_unread]),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
         *probe_lines(probed, typical),
@@ -402,10 +487,13 @@ def _about_runs(runs: Sequence[Run], found: KnownRates) -> Iterator[str]:
         yield f"{run.name}: measured {format_value(run.step_s, 's')}, priced {off:+.1%}"
 
 
+MOST_REASONS = 8
+"""That messages name; the column has all."""
+
 COLUMNS = (
     *("line", "model", "layout", "nodes", "step_s", "low_s", "high_s", "tokens_per_s_per_gpu", "memory_gb", "fits"),
     *(f"{part}_{end}" for part in PARTS for end in ("s", "low_s", "high_s")),
-    *("not_validated", "measured_step_s", "error", "reason"),
+    *("not_validated", "measured_step_s", "error", "shard_group_size", "measured_memory_gb", "memory_error", "reason"),
 )
 
 
@@ -435,8 +523,11 @@ def _cells(priced: Priced) -> Mapping[str, object]:
         "memory_gb": f"{priced.memory_bytes / 1e9:.1f}",
         "not_validated": ", ".join(not_validated(row.priced)),
     }
-    if priced.card is not None and priced.card.memory_bytes:
-        cells["fits"] = fits_card(priced.memory_bytes, priced.card.memory_bytes)
+    cells["fits"] = _fit(priced)
+    cells["shard_group_size"] = row.priced.shard_group_size or ""
+    if row.memory_gb:
+        error = priced.memory_bytes / 1e9 / row.memory_gb - 1
+        cells |= {"measured_memory_gb": f"{row.memory_gb:.4g}", "memory_error": f"{error:+.4f}"}
     for part in PARTS:
         low_s, high_s = of.part_ranges.get(part, (0.0, 0.0))
         cells[f"{part}_s"] = f"{of.parts.get(part, 0.0):.4g}"

@@ -92,7 +92,7 @@ def priced(layout, micro_batches=8, shape="llama-8b", **options):
     [
         ("dp64+zero2", "llama-8b", {}),
         ("dp64+zero3", "llama-8b", {}),
-        ("dp64+zero3", "llama-8b", {"shard_group_size": 8}),
+        ("dp64+zero3", "llama-8b", {"shard_group_size": 16}),
         ("dp8-tp8+sp+zero3", "llama-8b", {}),
         ("dp8+ep8+zero3", "mixtral-8x7b", {"routing": "balanced"}),
     ],

@@ -223,6 +223,19 @@ def test_a_table_without_times_has_nothing_to_learn_from(tmp_path):
     )
 
 
+def test_a_row_that_a_calibration_cannot_read_is_named(tmp_path):
+    header, *rows = Path(SAMPLE).read_text().splitlines()
+    place = header.split(",").index("mbs")
+    cells = next(csv.reader([rows[-1]]))
+    cells[place] = "two"
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    (tmp_path / "steps.csv").write_text("\n".join([header, *rows[:-1]]) + "\n" + out.getvalue())
+    done = run("calibrate", str(tmp_path / "steps.csv"), "--profile", "nanotron", "--nics", "8x400Gb")
+    assert done.exit_code == 0, done.output
+    assert "line 51: mbs is 'two', and must be a number" in done.stderr
+
+
 def test_no_output_overwrites_what_is_read_or_another_output(tmp_path):
     table, suite = tmp_path / "steps.csv", tmp_path / "both"
     table.write_text(Path(TABLE5).read_text())

@@ -155,6 +155,26 @@ def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
     assert defaults == ["ffn is empty: worked out from params_b, gated, tables not tied: 1 of 1 rows"]
 
 
+def test_a_gpt_without_a_width_has_four_times_the_hidden_size(tmp_path):
+    """Narayanan et al. 2021, arXiv:2104.04473, table 1: 7.5 B, 36 layers of 4,096, a vocabulary of 51,200."""
+    gpt = {"layers": "36", "hidden": "4096", "heads": "32", "kv_heads": "", "vocab": "", "params_b": "7.5", "ffn": ""}
+    row, defaults = only(tmp_path, **gpt)
+    shape = row.priced.job.shape
+    assert (shape.ffn_hidden_size, shape.tied_embeddings, row.priced.is_gated) == (8 * 4096 // 3, True, False)
+    assert "ffn is empty: 4 x hidden of two matrices, as params_b tells, priced as a gated one of 2/3" in defaults[2]
+
+
+def test_width_and_vocabulary_may_have_no_column(tmp_path):
+    header = "params_b,layers,hidden,heads,seq,gpus,mbs,gbs,recompute"
+    read = read_steps(
+        table(tmp_path, "7.5,36,4096,32,2048,8,1,8,full", "7.5,36,4096,,2048,8,1,8,full", header=header), 8
+    )
+    assert read.rows[0].priced.job.shape.vocab_size == 51_200
+    assert read.rows[1].reason == "heads is empty"
+    assert any(words.startswith("vocab is not said: 51200 taken") for words in read.defaults)
+    assert any(words.startswith("ffn is not said: 4 x hidden of two matrices") for words in read.defaults)
+
+
 def test_other_empty_cells_are_named_with_what_is_taken(tmp_path):
     row, defaults = only(tmp_path, kv_heads="", seq="", mbs="", vocab="", params_b="", dp="", zero="")
     job = row.priced.job
@@ -166,12 +186,24 @@ def test_a_model_on_record_needs_no_shape(tmp_path):
     named = dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
     row, defaults = only(tmp_path, **named, model="InternLM-7B")
     assert row.priced.job.shape.num_layers == 32
-    assert defaults == ["the shape is empty: internlm-7b as on record: 1 of 1 rows"]
+    assert defaults == [
+        "the shape is empty: internlm-7b as on record, 7.32 B parameters, a vocabulary of 103,168: 1 of 1 rows"
+    ]
     unknown, _ = only(tmp_path, **named, model="x")
     assert unknown.reason == (
         "layers, hidden and heads are empty, and 'x' is no shape on record: write them, or the path of its config.json "
         "as model"
     )
+
+
+def test_models_of_publications_are_on_record(tmp_path):
+    named = dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    for words, parameters, is_gated in (("Llama 2 70B", 68_976_648_192, True), ("GPT-3 175B", 174_587_904_000, False)):
+        row, _ = only(tmp_path, **named, model=words)
+        assert row.priced.job.shape.num_parameters == pytest.approx(parameters, rel=1e-3)
+        assert row.priced.is_gated == is_gated
+    other, _ = only(tmp_path, **named | {"params_b": "30"}, model="Llama 2 70B")
+    assert other.reason == "params_b is 30, and llama2-70b on record has 69: another model"
 
 
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):
@@ -260,7 +292,7 @@ def test_the_zero_stage_may_be_in_words_of_deepspeed_and_fsdp(tmp_path, words, s
     assert row.priced.job.layout.zero == stage
 
 
-@pytest.mark.parametrize("words", ["OOM", "n/a", "-", "NaN"])
+@pytest.mark.parametrize("words", ["OOM", "n/a", "-", "NaN", "0", "0.00"])
 def test_what_was_not_measured_is_no_mistake_of_the_table(tmp_path, words):
     row, defaults = only(tmp_path, step_s=words)
     assert row.priced is not None
@@ -324,28 +356,28 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
     [
         ([cells(tp="two")], HEADER, "steps.csv:2: tp is 'two', and must be a number."),
         ([cells(tp="-2")], HEADER, "steps.csv:2: tp is '-2', and must be a number of 0 and more."),
-        ([ROW, cells(tp="0")], HEADER, "steps.csv:3: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
+        ([cells(tp="0")], HEADER, "steps.csv:2: tp is 0, and must be a whole number from 1 to 1,000,000,000."),
         ([cells(layers="1.5")], HEADER, "steps.csv:2: layers is 1.5, and must be a whole number from 1 to 10,000."),
-        ([cells(zero="fsdp")], HEADER, "steps.csv:2: zero is 'fsdp', and must begin with a whole number or be"),
+        ([cells(zero="sharded")], HEADER, "steps.csv:2: zero is 'sharded', and must begin with a whole number or be"),
         ([cells(mbs="1e999")], HEADER, "steps.csv:2: mbs is 1e999, which is too large."),
         ([cells(step_s="inf")], HEADER, "steps.csv:2: step_s is 'inf', and must be a number."),
         ([cells(params_b="8030261248")], HEADER, "steps.csv:2: params_b is 8030261248, and no more than 100000 in its"),
-        ([cells(sp="on")], HEADER, "steps.csv:2: sp is 'on', and must be one of 1, true, yes, 0, false, no."),
+        ([cells(sp="so")], HEADER, "steps.csv:2: sp is 'so', and must be one of 1, true, yes, 0, false, no."),
         (["1,2"], HEADER, "steps.csv:2: the row has 2 cells and the header 18."),
         ([], HEADER, "steps.csv has a header and no rows, so there is nothing to price."),
-        ([ROW], HEADER.replace(",", ";"), "steps.csv:1: columns are separated by ';', and must be by commas."),
-        ([ROW], HEADER.replace(",", "\t"), r"steps.csv:1: columns are separated by '\t', and must be by commas."),
-        ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'. Did you mean 'seq'?"),
+        ([ROW], HEADER.replace(",", ";"), "steps.csv:2: the row has 1 cells and the header 18."),
+        ([ROW], HEADER.replace("seq", "seqq"), "steps.csv:1: unknown column 'seqq'.\nColumns: source, model, "),
+        ([ROW], HEADER.replace("seq", "seqq"), "\nhint: 'seqq': call it seq if it is that"),
         ([ROW], HEADER.replace("seq", "a").replace("dp", "b"), "steps.csv:1: unknown columns 'a', 'b'."),
         (
             [ROW],
             HEADER.replace("mbs", "Batch size"),
-            "hint: call 'batch size' gbs where it is of a step of all ranks, mbs",
+            "hint: 'batch size': call it gbs where it is of a step of all ranks, mbs",
         ),
-        ([ROW], HEADER.replace("zero", "zeros"), ", ga, fsdp, checkpointing.\nhint: take out what changes nothing"),
+        ([ROW], HEADER.replace("zero", "mood"), ".\nhint: 'mood': take it out if it changes nothing of what ran"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
         ([ROW], HEADER.replace("step_s", "tp"), "steps.csv:1: column 'tp' is there 2 times."),
-        (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, ffn, heads, vocab, seq, "),
+        (["1,2"], "model,layers", "steps.csv:1: no column 'hidden'. Needed: layers, hidden, heads, seq, "),
     ],
 )
 def test_a_mistake_of_the_file_is_said_with_its_line(tmp_path, rows, header, said):
@@ -416,14 +448,19 @@ def test_units_of_columns_are_read_and_results_set_aside(tmp_path):
         ("8", 3, ""),
         ("True", 3, ""),
         ("no", 0, ""),
-        ("4", None, "fsdp 4 shards over a part of 8 ranks, which has no price"),
+        ("4", 3, ""),
+        ("3", None, "groups of 3 ranks that shard do not divide the 8 ranks of dp x cp"),
         ("1", None, "fsdp is 1, which may be 'yes' or a degree: write zero in its place"),
     ],
 )
 def test_fsdp_is_a_word_or_over_how_many_ranks(tmp_path, fsdp, zero, reason):
-    (row,) = read_steps(table(tmp_path, cells(zero=fsdp), header=HEADER.replace("zero", "FSDP")), 8).rows
+    read = read_steps(table(tmp_path, cells(zero=fsdp), header=HEADER.replace("zero", "FSDP")), 8)
+    (row,) = read.rows
     assert row.reason == reason
     assert zero is None or row.priced.job.layout.zero == zero
+    assert zero is None or row.priced.shard_group_size == (4 if fsdp == "4" else 0)
+    about = "fsdp is 4, and 8 ranks have the same weights: the others are copies (HSDP)"
+    assert (f"{about}: 1 of 1 rows" in read.defaults) == (fsdp == "4")
 
 
 def test_a_table_in_markdown_is_read(tmp_path):
@@ -433,9 +470,7 @@ def test_a_table_in_markdown_is_read(tmp_path):
         table(tmp_path, rule, lines[1].replace("2.5", "**[2.5](https://a.b/c)**"), header=lines[0]), 8
     ).rows
     assert (row.line, row.step_s, row.priced.job.seq_len) == (3, 2.5, 4096)
-    with pytest.raises(
-        SuiteError, match=r"steps.csv:4: no row of a table in Markdown, which begins and ends with '\|'"
-    ):
+    with pytest.raises(SuiteError, match=r"steps.csv:4: no row of a table in Markdown, as no '\|' is in it"):
         read_steps(table(tmp_path, rule, lines[1], "That was it.", header=lines[0]), 8)
 
 

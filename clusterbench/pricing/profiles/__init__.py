@@ -39,6 +39,8 @@ class PricedJob:
         Whether the feed-forward has three matrices; one of two stands as a gated one of two thirds of its width.
     dp_overlap
         Whether gradients are reduced behind backward and weights gathered behind forward; None where nobody says.
+    reduce_dtype
+        In which gradients are sent; empty where nobody says.
     """
 
     job: TrainingJob
@@ -49,6 +51,7 @@ class PricedJob:
     rank_order: str = "megatron"
     is_gated: bool = True
     dp_overlap: bool | None = None
+    reduce_dtype: str = ""
 
     @property
     def num_micro_batches(self) -> int:
@@ -56,9 +59,35 @@ class PricedJob:
         return self.job.gradient_accumulation_steps
 
     @property
+    def shard_group_size(self) -> int:
+        """Of HSDP, ranks that share one copy of the weights; 0 where all ranks with the same weights do."""
+        return int(self.options.get("shard_group_size", 0))
+
+    @property
+    def replicas_have_a_network(self) -> bool:
+        """Whether the groups of HSDP shard within a node, so that nothing but their copies' all-reduce leaves it."""
+        ranks, layout = self.shard_group_size, self.job.layout
+        where = self.ranks_per_node, self.rank_order
+        return ranks > 0 and reach_of_shards(layout, SHARD, ranks, *where).nodes == 1
+
+    @property
     def num_nodes(self) -> int:
         """That it runs on."""
         return ceil(self.job.layout.world_size / self.ranks_per_node)
+
+
+BACKWARD = 2 / 3
+"""Of a layer's products, those behind which the copies of HSDP add up the gradients that their groups have shared.
+
+They do so on a stream of their own while weights are gathered and gradients shared within the groups, as the two use
+other networks: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, FSDPCommContext.lazy_init.
+"""
+
+
+def sharing_words(priced: PricedJob) -> str:
+    """How states are shared, as a profile that does not know it calls it."""
+    size = priced.shard_group_size
+    return f"HSDP, groups of {size} ranks that shard" if size else str(priced.job.layout.zero)
 
 
 def objection_to_options(priced: PricedJob, knows_compiled: bool = False) -> str | None:
@@ -101,6 +130,8 @@ class Profile(ABC):
         The stage of ZeRO that it has where nobody says.
     usual_dp_overlap
         What it takes of a step that does not say whether it hides gradients, in words; empty where it is no choice.
+    usual_reduce_dtype
+        In which it sends gradients where nobody says, if that is a choice; empty where it is float32 and none.
     precisions
         In which it can keep weights and moments, those of the most bytes first.
     """
@@ -108,6 +139,7 @@ class Profile(ABC):
     source: ClassVar[str]
     usual_zero: ClassVar[int] = 0
     usual_dp_overlap: ClassVar[str] = ""
+    usual_reduce_dtype: ClassVar[str] = ""
     precisions: ClassVar[tuple[str, ...]] = (MASTER,)
 
     def objection(self, priced: PricedJob) -> str | None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.layout import REPLICA, SHARD
+from clusterbench.parallel.fsdp import FullySharded
+from clusterbench.pricing.profiles import BACKWARD, PricedJob, Profile, reach, reach_of_shards
 from clusterbench.pricing.profiles._decoder import (
     BFLOAT16,
     CAUSAL_FORWARD_AND_BACKWARD,
@@ -63,6 +65,7 @@ class Fsdp2(Profile):
         "torchtitan/distributed/activation_checkpoint.py (what selective keeps)"
     )
     usual_zero: ClassVar[int] = 3
+    usual_reduce_dtype: ClassVar[str] = "float32"
 
     def objection(self, priced: PricedJob) -> str | None:
         if (why := objection_to_decoder(priced)) is not None:
@@ -72,6 +75,8 @@ class Fsdp2(Profile):
             return f"this profile knows dp and tp, and no stages: pp is {layout.pp}"
         if layout.dp > 1 and layout.zero < 2:
             return f"weights are sharded over dp: ZeRO 2 or 3, not {layout.zero}"
+        if layout.dp > 1 and (why := FullySharded(shard_group_size=priced.shard_group_size).objection(priced.job)):
+            return why
         if priced.recompute not in RECOMPUTED:
             return f"recompute '{priced.recompute}' is not one of {', '.join(RECOMPUTED)}"
         return None
@@ -106,7 +111,7 @@ class Fsdp2(Profile):
             pipeline_nodes=1,
             gradients=[],
             after=[],
-            optimizer_bytes=(4 + 12 + 12) * held / layout.dp,
+            optimizer_bytes=(4 + 12 + 12) * held / (priced.shard_group_size or layout.dp),
         )
 
     def _over_tp(self, priced: PricedJob, repeated: float) -> Iterator[Messages]:
@@ -119,24 +124,32 @@ class Fsdp2(Profile):
             yield Messages("tp", op, layout.tp, at.nodes, at.sharing, size_bytes, round(layers * of_layer))
 
     def _of_weights(self, priced: PricedJob, held: float, matmul: float) -> Iterator[Messages]:
-        """Each layer's weights gathered behind the layer before, its gradients scattered behind the next one."""
+        """Each layer's weights gathered behind the layer before, its gradients scattered behind the next one.
+
+        With HSDP the copies then add up what each rank has of the gradients, in every micro-batch, too.
+        """
         layout, layers = priced.job.layout, priced.job.shape.num_layers
         if layout.dp == 1:
             return
-        at = reach(layout, "dp", priced.ranks_per_node, "torchtitan")
+        shard = priced.shard_group_size or layout.dp
+        copies = layout.dp // shard
+        apart = priced.replicas_have_a_network
         gathers = 2 if layout.zero == 3 else 1
-        behind = matmul / (gathers + 1)
-        for op, size_bytes, count in (
-            ("all_gather", BFLOAT16 * held, gathers),
-            ("reduce_scatter", FLOAT32 * held, 1),
+        sent = held * (BFLOAT16 if priced.reduce_dtype == "bfloat16" else FLOAT32)
+        behind = matmul / (gathers + 1 + (copies > 1 and not apart))
+        for axis, ranks, op, size_bytes, count, hidden in (
+            (SHARD, shard, "all_gather", BFLOAT16 * held, gathers, gathers * behind),
+            (SHARD, shard, "reduce_scatter", sent, 1, behind),
+            (REPLICA, copies, "all_reduce", sent / shard, 1, BACKWARD * matmul if apart else behind),
         ):
-            yield Messages(
-                "dp", op, layout.dp, at.nodes, at.sharing, size_bytes / layers, count * layers, count * behind, False
-            )
+            if ranks > 1:
+                at = reach_of_shards(layout, axis, ranks, priced.ranks_per_node, "torchtitan")
+                size = size_bytes / layers
+                yield Messages("dp", op, ranks, at.nodes, at.sharing, size, count * layers, hidden, False)
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
-        tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, layout.dp
+        tokens, tp, shard = job.tokens_per_micro_batch, layout.tp, priced.shard_group_size or layout.dp
         weights = parameters(shape, shape.num_layers, True, True) / tp
         kept = of_layer = kept_of_a_layer(priced, False)
         if priced.recompute == "full":

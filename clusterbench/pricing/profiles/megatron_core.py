@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil
 from typing import ClassVar
 
-from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.profiles import PricedJob, Profile, reach, sharing_words
 from clusterbench.pricing.profiles._decoder import (
     BFLOAT16,
     CAUSAL_FORWARD_AND_BACKWARD,
@@ -60,7 +60,7 @@ class MegatronCore(Profile):
                 f"each rank of cp {layout.cp} takes two of {2 * layout.cp} chunks, and seq {priced.job.seq_len} has not"
             )
         if layout.zero > 1:
-            return f"this profile knows ZeRO 0 and 1, the distributed optimizer, and not {layout.zero}"
+            return f"this profile knows ZeRO 0 and 1, the distributed optimizer, and not {sharing_words(priced)}"
         if priced.recompute not in RECOMPUTED:
             return f"recompute '{priced.recompute}' is not one of {', '.join(RECOMPUTED)}"
         if stages_of(shape.num_layers, layout.pp, priced.chunks) is None:

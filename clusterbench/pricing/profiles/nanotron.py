@@ -10,7 +10,7 @@ from math import ceil
 from typing import ClassVar, NamedTuple
 
 from clusterbench.options import option
-from clusterbench.pricing.profiles import PricedJob, Profile, reach
+from clusterbench.pricing.profiles import PricedJob, Profile, reach, sharing_words
 from clusterbench.pricing.profiles._decoder import (
     BFLOAT16,
     CAUSAL_FORWARD_AND_BACKWARD,
@@ -54,6 +54,8 @@ class Nanotron(Profile):
         layout, micro_batches = priced.job.layout, priced.num_micro_batches
         if (why := objection_to_decoder(priced)) is not None:
             return why
+        if priced.shard_group_size:
+            return f"this profile knows ZeRO 0 and 1, and not {sharing_words(priced)}"
         if layout.zero > 1 or priced.chunks > 1 or priced.recompute != "none":
             return "this profile knows ZeRO 0 and 1, 1F1B without interleaving, and no recomputation of layers"
         if layout.tp > 1 and not layout.sp:

@@ -33,7 +33,7 @@ from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS
-from clusterbench.pricing.profiles import PricedJob, Profile, objection_to_options, reach, reach_of_shards
+from clusterbench.pricing.profiles import BACKWARD, PricedJob, Profile, objection_to_options, reach, reach_of_shards
 from clusterbench.pricing.work import Messages, StageWork, StepWork
 
 OPERATORS_OF_A_LAYER, OPERATORS_COMPUTED_AGAIN, OPERATORS_OF_A_SLICE, OPERATORS_WITHOUT_COPIES = 63, 31, 10, 14
@@ -322,13 +322,20 @@ def _multiplied(active: Sequence[Parallelism], part: TrainingJob) -> float:
 def _within(priced: PricedJob, traffic: Sequence[Traffic], matmul_flops: float) -> Iterator[Messages]:
     """What is sent within each micro-batch. What FSDP gathers and reduces passes behind the layers before and after.
 
-    All of it shares the products behind which it may pass, each of its kinds as it has bytes.
+    All of it shares the products behind which it may pass, each of its kinds as it has bytes; what passes over another
+    network meanwhile has those of backward for itself.
     """
     of_shards = [sent for sent in traffic if sent.during == "gather" or _reduces_shards(sent, priced)]
-    hidden_bytes = sum(sent.size_bytes for sent in of_shards)
+    apart = [sent for sent in of_shards if sent.axis == REPLICA] if priced.replicas_have_a_network else []
+    pools = (
+        (apart, BACKWARD * matmul_flops),
+        ([sent for sent in of_shards if sent not in apart], matmul_flops),
+    )
     for sent in traffic:
         if sent in of_shards:
-            yield _messages(sent, priced, matmul_flops * sent.size_bytes / hidden_bytes if hidden_bytes else 0.0)
+            pool, behind = pools[sent not in apart]
+            pool_bytes = sum(each.size_bytes for each in pool)
+            yield _messages(sent, priced, behind * sent.size_bytes / pool_bytes if pool_bytes else 0.0)
         elif sent.during in WITHIN and sent.op != RECV:
             yield _messages(sent, priced)
 
