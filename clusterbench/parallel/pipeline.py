@@ -330,12 +330,6 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     """
     if chunk.last:
         return 0.0
-    if _is_cut_at_the_end(job, held):
-        # what the product is of, its result, once more as it is cut, what a norm made of the stream in the layer's
-        # middle, and where sequences are several that as it was gathered and put in order; in place of the output,
-        # which counts as sent, there is that stream
-        of_product = job.local_tokens * job.shape.ffn_hidden_size // job.layout.tp * job.compute_bytes
-        return float(of_product + ((2 + (job.micro_batch_size > 1)) * job.layout.tp + 1) * _between(job))
     if "layer.products" in held and "layer.feed_forward.gate" in held and job.layout.sp:
         # what the product is of, its result as it is cut, the stream in the layer's middle and what a norm made of it,
         # and where sequences are several that as it was gathered and put in order; the output, which counts as sent, is
@@ -355,12 +349,6 @@ def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
     else:  # what is summed over tp is a message
         products = 0 if job.layout.uses("tp") else 1
     return float((streams + products) * _between(job))
-
-
-def _is_cut_at_the_end(job: TrainingJob, held: Mapping[str, float]) -> bool:
-    """Whether +sp cuts the last product of layers of which only the inputs are kept."""
-    is_full = "layer.inputs" in held and "layer.products" not in held
-    return is_full and job.layout.sp and not job.shape.has_experts and job.device == "cuda"
 
 
 def _holds_messages(job: TrainingJob) -> bool:
