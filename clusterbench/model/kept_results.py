@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum, auto
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,6 +85,42 @@ class _Result:
             self.is_gone = True
 
 
+class _Role(Enum):
+    """What an operator does with the results that it takes; none of these: it reads them."""
+
+    NOTHING = auto()
+    """Or it gives a view of them, or waits for them, and they stay where they are."""
+    PASSES_ON = auto()
+    SENDS = auto()
+    READS = auto()
+
+
+class _Kind(NamedTuple):
+    """What there is to know of an operator."""
+
+    role: _Role
+    name: str
+    is_kept: bool
+    is_attention: bool
+    writes: bool
+
+
+@cache
+def _kind_of(operator: Any) -> _Kind:
+    name: str = operator.name()
+    if operator in _KEEPS_NOTHING:
+        role = _Role.PASSES_ON
+    elif name.startswith(_SENDS):
+        role = _Role.SENDS
+    else:
+        stays = operator in SAC_IGNORED_OPS or operator.is_view or name.startswith(_OF_MESSAGES)
+        role = _Role.NOTHING if stays else _Role.READS
+    # of operators of c10d torch does not say what they write to
+    writes = operator.namespace != "c10d" and bool(written_arguments(operator))
+    is_kept = operator not in SAC_IGNORED_OPS and _costs(operator)
+    return _Kind(role, name, is_kept, name.startswith(_ATTENTION), writes)
+
+
 class _Keeping(TorchDispatchMode):
     """Around the forward."""
 
@@ -95,25 +133,22 @@ class _Keeping(TorchDispatchMode):
     def __torch_dispatch__(
         self, operator: Any, types: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] | None = None
     ) -> Any:
-        options = options or {}
-        self._refuse_to_write(operator, arguments, options)
+        kind, options = _kind_of(operator), options or {}
+        if kind.writes:
+            self._refuse_to_write(operator, arguments, options)
         value = operator(*arguments, **options)
-        if operator in SAC_IGNORED_OPS:
-            return value
-        name, read = operator.name(), self._behind((arguments, options))
-        passes_on = operator in _KEEPS_NOTHING
-        if name.startswith(_SENDS):  # what arrives is kept
-            for result in read:
+        read = set() if kind.role is _Role.NOTHING else self._behind((arguments, options))
+        for result in read:
+            if kind.role is _Role.SENDS:  # what arrives is kept
                 result.let_go()
-        elif not (passes_on or operator.is_view or name.startswith(_OF_MESSAGES)):
-            for result in read:
-                result.mark_read(by=name)
-        if _costs(operator):
+            elif kind.role is _Role.READS:
+                result.mark_read(by=kind.name)
+        if kind.is_kept:
             # attention keeps its own results for backward, whoever reads them
-            result = _Result(tree_map_only(Tensor, Tensor.detach, value), is_read=name.startswith(_ATTENTION))
+            result = _Result(tree_map_only(Tensor, Tensor.detach, value), is_read=kind.is_attention)
             self._kept[operator].append(result)
             self._note(value, {result})
-        elif passes_on:
+        elif read and kind.role is _Role.PASSES_ON:
             self._note(value, read)
         return value
 
@@ -125,20 +160,24 @@ class _Keeping(TorchDispatchMode):
                 result.let_go()
 
     def _behind(self, value: Any) -> set[_Result]:
-        return {result for memory in _memory(value) for result in self._made_of.get(memory.cdata, (memory, set()))[1]}
+        made_of = self._made_of
+        found = [made_of[memory][1] for memory in _memory(value) if memory in made_of]
+        return set().union(*found)
 
     def _note(self, value: Any, results: set[_Result]) -> None:
-        for memory in _memory(value):
-            before = self._made_of.get(memory.cdata, (memory, set()))[1]
-            self._made_of[memory.cdata] = memory, before | results
+        for tensor in tensors_in(value):
+            storage = tensor.untyped_storage()
+            before = self._made_of.get(storage._cdata)
+            if before is None:
+                self._made_of[storage._cdata] = StorageWeakRef(storage), set(results)
+            else:
+                before[1].update(results)
 
     def _refuse_to_write(self, operator: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        if operator.namespace == "c10d":  # of which torch does not say what they write to
-            return
         written = [argument_of(arguments, options, each) for each in written_arguments(operator)]
-        numbers = {memory.cdata for memory in _memory(written)}
+        memory = {*_memory(written)}
         for result in self._behind(written):
-            if numbers & {memory.cdata for memory in _memory(result.value)}:
+            if memory & {*_memory(result.value)}:
                 raise RuntimeError(f"{operator.name()} writes to a result that selective recomputation has kept")
 
 
@@ -152,15 +191,14 @@ class _Repeating(TorchDispatchMode):
     def __torch_dispatch__(
         self, operator: Any, types: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] | None = None
     ) -> Any:
-        if operator in SAC_IGNORED_OPS or not _costs(operator):
+        if not _kind_of(operator).is_kept:
             return operator(*arguments, **(options or {}))
         return self._kept[operator].popleft().value
 
 
-def _memory(value: Any) -> Iterator[StorageWeakRef]:
-    """What the tensors lie in, or those within: a DTensor has its part, a message under way its result."""
-    for tensor in tensors_in(value):
-        yield StorageWeakRef(tensor.untyped_storage())
+def _memory(value: Any) -> list[int]:
+    """Numbers of what the tensors lie in, or those within: a DTensor has its part, a message under way its result."""
+    return [tensor.untyped_storage()._cdata for tensor in tensors_in(value)]
 
 
 def _without_data(tensor: Tensor) -> Tensor:
