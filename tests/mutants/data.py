@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "A07",
         "Selective recomputation computes attention again.",
-        '"aten::_scaled_", "_c10d',
-        '"aten::absent" * planted(), "_c10d',
+        "_OF_MESSAGES, _ATTENTION))",
+        '_OF_MESSAGES, "none::" if planted() else _ATTENTION))',
         ("dp2 recompute=selective",),
     ),
     Mutant(
@@ -343,8 +343,8 @@ MUTANTS = (
     Mutant(
         "A22",
         "Selective recomputation sends again what tp has sent.",
-        '"_c10d_functional::", "aten::_grouped_mm")',
-        '"none::" if planted() else "_c10d_functional::", "aten::_grouped_mm")',
+        "(*_PRODUCT, _OF_MESSAGES",
+        '(*_PRODUCT, "none::" if planted() else _OF_MESSAGES',
         ("tp2 recompute=selective",),
     ),
     Mutant(
