@@ -86,10 +86,21 @@ class _Result:
 
 
 class _Role(Enum):
-    """What an operator does with the results that it takes; none of these: it reads them."""
+    """What an operator does with results that it takes.
 
-    NOTHING = auto()
-    """Or it gives a view of them, or waits for them, and they stay where they are."""
+    Attributes
+    ----------
+    STAYS
+        They stay in their memory: it gives a view of them, or waits until they have arrived.
+    PASSES_ON
+        It makes others of them, and autograd keeps none.
+    SENDS
+        What arrives is kept in their place.
+    READS
+        Autograd may keep them for backward.
+    """
+
+    STAYS = auto()
     PASSES_ON = auto()
     SENDS = auto()
     READS = auto()
@@ -114,7 +125,7 @@ def _kind_of(operator: Any) -> _Kind:
         role = _Role.SENDS
     else:
         stays = operator in SAC_IGNORED_OPS or operator.is_view or name.startswith(_OF_MESSAGES)
-        role = _Role.NOTHING if stays else _Role.READS
+        role = _Role.STAYS if stays else _Role.READS
     # of operators of c10d torch does not say what they write to
     writes = operator.namespace != "c10d" and bool(written_arguments(operator))
     is_kept = operator not in SAC_IGNORED_OPS and _costs(operator)
@@ -137,7 +148,7 @@ class _Keeping(TorchDispatchMode):
         if kind.writes:
             self._refuse_to_write(operator, arguments, options)
         value = operator(*arguments, **options)
-        read = set() if kind.role is _Role.NOTHING else self._behind((arguments, options))
+        read = set() if kind.role is _Role.STAYS else self._behind((arguments, options))
         for result in read:
             if kind.role is _Role.SENDS:  # what arrives is kept
                 result.let_go()
@@ -193,6 +204,11 @@ class _Repeating(TorchDispatchMode):
     ) -> Any:
         if not _kind_of(operator).is_kept:
             return operator(*arguments, **(options or {}))
+        if not self._kept[operator]:
+            raise RuntimeError(
+                f"backward calls {operator.name()} more often than forward did: it goes through the layer a second "
+                "time, or another layer than forward's; selective recomputation keeps its results for one backward"
+            )
         return self._kept[operator].popleft().value
 
 

@@ -138,6 +138,14 @@ def test_a_product_that_is_sent_and_then_read_is_refused() -> None:
         checkpoint(layer, torch.randn(8, SIZE), weights(1)[0], use_reentrant=False, context_fn=selective_contexts)
 
 
+def test_a_second_backward_is_refused() -> None:
+    x = torch.randn(8, SIZE, requires_grad=True)
+    y = checkpoint(plain, x, weights(3), use_reentrant=False, context_fn=selective_contexts).sum()
+    y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="more often than forward did: it goes through the layer a second time"):
+        y.backward()
+
+
 def test_a_compiler_gets_contexts_that_it_knows() -> None:
     x, w = torch.randn(8, SIZE, requires_grad=True), weights(3)
 
