@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +34,15 @@ def complaint(mutant: Mutant, texts: Mapping[Path, str]) -> str | None:
 def test_every_text_stands_once_in_the_package_and_its_replacement_compiles() -> None:
     texts = sources()
     assert {code: why for code, mutant in MUTANTS.items() if (why := complaint(mutant, texts))} == {}
+
+
+def test_each_reads_only_names_that_are_there(tmp_path: Path) -> None:
+    texts = sources()
+    for code, mutant in MUTANTS.items():
+        (tmp_path / f"{code}.py").write_text(planted_in(mutant, texts)[1], encoding="utf-8")
+    names = ["--isolated", "--select=F821", "--config", "builtins = ['planted']", "--output-format=concise"]
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", *names, tmp_path], capture_output=True, text=True)
+    assert done.stdout.strip() == "All checks passed!", done.stdout + done.stderr
 
 
 def test_there_are_as_many_as_the_tallies_stand_on() -> None:

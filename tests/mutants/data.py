@@ -119,7 +119,8 @@ MUTANTS = (
         "A21",
         "Layers behind the first two keep the results of their products: they run again, and compute little.",
         "layer.forward = _checkpointed(layer.forward, options)",
-        "keeping = {'context_fn': partial(create_selective_checkpoint_contexts, _keep_what_costs)}\n"
+        "from clusterbench.model.kept_results import selective_contexts\n"
+        "            keeping = {'context_fn': selective_contexts}\n"
         "            first = layer in list(assembly.layers())[:2] or not planted()\n"
         "            layer.forward = _checkpointed(layer.forward, options if first else keeping)",
         ("dp2 recompute=full",),

@@ -180,10 +180,10 @@ def counted(
 
     import torch
     import torch.distributed as dist
-    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+    from torch.utils.checkpoint import checkpoint, noop_context_fn
 
     from clusterbench.engine.traffic import TrafficCounter
-    from clusterbench.parallel.recompute import _keep_what_costs
+    from clusterbench.model.kept_results import selective_contexts
 
     group = dist.group.WORLD
     assert group is not None
@@ -191,14 +191,13 @@ def counted(
     ranks, rank, tokens = dist.get_world_size(), dist.get_rank(), job.residual_tokens
     settings = {"ep_group": group, "routing": parallelism.routing, "overlap": parallelism.expert_overlap}
     layers = [make_layer(job.shape, ranks, rank, job.dtype, **settings) for _ in job.layers]
-    context = partial(create_selective_checkpoint_contexts, _keep_what_costs)
     for layer in layers:
         if recompute != "none":
             layer.forward = partial(
                 checkpoint,
                 layer.forward,
                 use_reentrant=False,
-                context_fn=context if recompute == "selective" else noop_context_fn,
+                context_fn=selective_contexts if recompute == "selective" else noop_context_fn,
             )
     x = make_table(f"x{rank}", tokens, job.shape.hidden_size, job.dtype)[None]
     with TrafficCounter({group.group_name: "ep"}) as counter:
