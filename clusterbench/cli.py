@@ -29,7 +29,7 @@ from clusterbench.words import comment
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
     from clusterbench.pricing.cluster_file import KnownCluster
-    from clusterbench.pricing.table import StepTable
+    from clusterbench.pricing.step_table import StepTable
     from clusterbench.types import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])

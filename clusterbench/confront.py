@@ -17,7 +17,7 @@ from clusterbench.pricing.cluster_file import NAMES, KnownCluster
 from clusterbench.pricing.probes import Probe, is_probe
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.rates import CPU
-from clusterbench.pricing.table import StepTable, TableRow
+from clusterbench.pricing.step_table import StepTable, TableRow
 from clusterbench.pricing.typical import nics_of_ports
 from clusterbench.run_folder import RunFolder
 

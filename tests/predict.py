@@ -30,7 +30,8 @@ from clusterbench.pricing.profiles.nanotron import Nanotron
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import read_rates
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, regret, scores_of
-from clusterbench.pricing.table import TableRow, read_steps
+from clusterbench.pricing.step_table import TableRow
+from clusterbench.pricing.table import read_steps
 from clusterbench.pricing.typical import typical_rates
 from clusterbench.pricing.verb import price_table
 from clusterbench.pricing.work import StepWork

@@ -12,7 +12,7 @@ from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.pricing.profiles import PricedJob
-    from clusterbench.pricing.table import TableRow
+    from clusterbench.pricing.step_table import TableRow
 
 SIX_N, MEGATRON = "6n", "megatron"
 

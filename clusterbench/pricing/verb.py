@@ -36,7 +36,7 @@ from clusterbench.pricing.published_speed import named_lines, timed
 from clusterbench.pricing.rates import CPU, RATES, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.table import StepTable, TableRow, as_usual
+from clusterbench.pricing.step_table import StepTable, TableRow, as_usual
 from clusterbench.pricing.table_words import SPEEDS, is_speed
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork

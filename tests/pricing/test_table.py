@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from clusterbench.errors import SuiteError
-from clusterbench.pricing.table import as_usual, read_steps
+from clusterbench.pricing.step_table import as_usual
+from clusterbench.pricing.table import read_steps
 
 HEADER = "model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gpus,tp,pp,dp,zero,mbs,gbs,step_s,sp"
 ROW = "m,8.03,32,4096,14336,32,8,128256,4096,16,2,1,8,1,1,64,2.5,1"

@@ -4,7 +4,8 @@ import pytest
 
 from clusterbench.errors import SuiteError
 from clusterbench.pricing.profiles import profiles
-from clusterbench.pricing.table import as_usual, read_steps
+from clusterbench.pricing.step_table import as_usual
+from clusterbench.pricing.table import read_steps
 
 HEADER = "model,seq,gpus,mbs,gbs,recompute"
 ROW = "llama2-13b,4096,128,1,128,none"
