@@ -32,7 +32,7 @@ def measure() -> list[Result]:
 def _advise() -> Result:
     asked = ["--shape", "mixtral-8x7b", "--gpu", "h100-sxm-80gb", "--num-nodes", "128", "--nics", "8x400Gb"]
     said, seconds = _timed(["advise", *asked, "--global-batch-size", "8192"])
-    tried = int(re.search(r"of ([0-9]+)\s+#?\s*forms", said)[1])  # type: ignore[index]
+    tried = int(re.search(r"of ([0-9,]+)\s+#?\s*forms", said)[1].replace(",", ""))  # type: ignore[index]
     assert tried >= LAYOUTS, tried
     return at_most("advise_20000", seconds * LAYOUTS / tried, "s", TARGET_S, f"{seconds:.1f} s for {tried:,} forms")
 
