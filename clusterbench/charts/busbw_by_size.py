@@ -16,7 +16,7 @@ from clusterbench.units import format_bytes, format_value
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
-MOST_IN_A_PANEL, MOST_PANELS, MOST_LEVELS = 6, 3, 4
+MOST_IN_A_PANEL, MOST_PANELS, MOST_LEVELS, MOST_OTHERS = 6, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,35 @@ class BusbwBySize(Chart[Sweep]):
         return figures
 
     def answer(self, data: Sweep) -> str:
-        top, name = max(
-            ((max(curve.measured, key=lambda mark: mark.value or 0.0), curve.name) for curve in data.bandwidth),
-            key=lambda pair: pair[0].value or 0.0,
+        tops = sorted(
+            ((max(of.measured, key=_rate), of.name) for of in data.bandwidth if of.measured),
+            key=lambda top: -_rate(top[0]),
         )
-        reached = f"{name} reaches {format_value(top.value or 0.0, 'B/s')} bus bandwidth at {format_bytes(top.x)}"
+        (top, name), *others = tops
+        reached = f"{name} reaches {format_value(_rate(top), 'B/s')} bus bandwidth at {format_bytes(top.x)}"
         shares = (
-            f"{_share(top.value or 0.0, rate)} {format_value(rate, 'B/s')} ({what})"
+            f"{_share(_rate(top), rate)} {format_value(rate, 'B/s')} ({what})"
             for what, rate in data.limits.get(name, {}).items()
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
-        return ", ".join([reached, *shares]) + "."
+        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others)]))
 
     def left_out(self, data: Sweep) -> str:
         return curves_note(len(data.names), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+
+
+def _rate(top: Mark) -> float:
+    return top.value or 0.0
+
+
+def _others(others: Sequence[tuple[Mark, str]]) -> str:
+    """The best of each other curve; of many the lowest."""
+    if not others:
+        return ""
+    said = [f"{name} {format_value(_rate(top), 'B/s')} at {format_bytes(top.x)}" for top, name in others]
+    if len(said) > MOST_OTHERS:
+        return f"The lowest of {len(said) + 1} curves: {said[-1]}."
+    return f"Others, each at its best: {'; '.join(said)}."
 
 
 def _share(value: float, rate: float) -> str:

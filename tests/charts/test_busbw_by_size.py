@@ -22,6 +22,19 @@ def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
     assert BusbwBySize().answer(sweep) == "planted reaches 359.5 GB/s bus bandwidth at 1GiB."
 
 
+def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> None:
+    def best(name: str, value: float) -> Series:
+        return Series(name, (Mark(64.0, value / 2), Mark(2.0**30, value)))
+
+    few = Sweep([best("all_to_all", 45e9), best("all_reduce", 359.5e9), best("all_gather", 310e9)], [])
+    assert BusbwBySize().answer(few) == (
+        "all_reduce reaches 359.5 GB/s bus bandwidth at 1GiB. Others, each at its best: all_gather 310.0 GB/s at 1GiB; "
+        "all_to_all 45.0 GB/s at 1GiB."
+    )
+    many = Sweep([best(f"op{number}", number * 1e9) for number in range(1, 8)], [])
+    assert BusbwBySize().answer(many).endswith("at 1GiB. The lowest of 7 curves: op1 1.0 GB/s at 1GiB.")
+
+
 def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
     sweep = BusbwBySize().select(of_rows([*call(8, 1e6), *call(64, None), *call(512, 1e8)]))
     assert sweep is not None
