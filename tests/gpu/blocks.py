@@ -14,6 +14,7 @@ import yaml
 
 from clusterbench import own_copy
 from clusterbench.cases import Reading
+from clusterbench.cluster import find_card
 from clusterbench.derive import read
 from clusterbench.errors import ClusterbenchError
 from clusterbench.job.passes import EXECUTED
@@ -121,9 +122,20 @@ def outcomes(reading: Reading, setting: Setting, ending: Ending) -> Iterator[Row
 
 
 def _is_expected(history: History, setting: Setting) -> bool:
-    if history.status == "skipped":
-        return setting.device == "cpu"  # a branch that only a GPU has
+    if history.status == "skipped":  # on a CPU a branch that only a GPU has
+        return setting.device == "cpu" or (_wants_float8(history) and _multiplies_no_float8(setting))
     return history.status == "ok" or history.status in history.case.expected_outcomes
+
+
+def _wants_float8(history: History) -> bool:
+    point = history.case.point
+    return point.get("float8", "none") != "none" or str(point.get("dtype")).startswith("float8")
+
+
+def _multiplies_no_float8(setting: Setting) -> bool:
+    """As far as the card is on record."""
+    card = find_card(_gpu(setting))
+    return card is not None and "float8" not in card.peak_flops_per_s
 
 
 def _reason(history: History) -> str:

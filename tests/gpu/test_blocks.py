@@ -86,11 +86,11 @@ def of_step(case: Case, tokens_per_s: float, norm: float = 1.5) -> Observation:
     )
 
 
-def rows_of(block: str, folder: Path, name: str | None = None) -> dict[str, Row]:
+def rows_of(block: str, folder: Path, name: str | None = None, gpu: str = H200) -> dict[str, Row]:
     """By name without the block's."""
     parts: list[Part] = all_blocks("cuda")[block]
     (part,) = (part for part in parts if part.name == (name or block))
-    rows = part.rows(Setting("cuda", folder, 100, CARD), ENDED)
+    rows = part.rows(Setting("cuda", folder, 100, CARD | {"gpu": gpu}), ENDED)
     return {row.name.removeprefix(folder.name).strip(", "): row for row in rows}
 
 
@@ -194,6 +194,18 @@ def test_a_run_that_ended_without_its_page_is_no_success(tmp_path: Path) -> None
 def test_on_a_gpu_a_skipped_case_is_a_branch_that_was_not_tried(tmp_path: Path) -> None:
     folder = planned(tmp_path / "smoke", "one_gpu_smoke", lambda case: ("skipped", None))
     assert rows_of("smoke", folder)["as expected"].verdict == FAILED
+
+
+def test_a_card_without_float8_skips_it_and_nothing_else(tmp_path: Path) -> None:
+    def seen(case: Case) -> tuple[str, Observation | None]:
+        wants = "float8" in (case.point.get("dtype"), *case.point)  # an option that is at its default is in no point
+        return ("skipped", None) if wants else ("ok", observed(case, 1e-3))
+
+    folder = planned(tmp_path / "smoke", "one_gpu_smoke", seen)
+    verdicts = {
+        gpu: rows_of("smoke", folder, gpu=gpu)["as expected"].verdict for gpu in (H200, "NVIDIA A100-SXM4-80GB")
+    }
+    assert verdicts == {H200: FAILED, "NVIDIA A100-SXM4-80GB": AS_PREDICTED}
 
 
 def test_all_cases_of_the_ranks_fit_one_card_with_four(tmp_path: Path) -> None:
