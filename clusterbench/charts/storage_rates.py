@@ -19,13 +19,21 @@ _BENCHMARKS = ("file_io", "checkpoint")
 
 @dataclass(frozen=True)
 class Rate:
-    """One bar: ``value`` in bytes per second of all ranks, or None and how the case ended."""
+    """One bar: ``value`` in bytes per second of all ranks, or None and how the case ended.
+
+    Attributes
+    ----------
+    often
+        Of a save, where failures were given: what share of the time is training at the interval that loses least, and
+        the sentence that says so.
+    """
 
     case: str
     operation: str
     label: str
     value: float | None
     status: str
+    often: tuple[float, str] | None = None
 
 
 class StorageRates(Chart[list[Rate]]):
@@ -43,8 +51,9 @@ class StorageRates(Chart[list[Rate]]):
     after: ClassVar[str] = "host_memory"
 
     def select(self, reading: Reading) -> list[Rate] | None:
+        often = _often(reading)
         rates = [
-            Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status)
+            Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status, often.get(row.case))
             for row in reading.rows_of("bandwidth", "")
             if row.benchmark in _BENCHMARKS and row.status != "refused"
         ]
@@ -66,10 +75,30 @@ class StorageRates(Chart[list[Rate]]):
                 if rate.operation in operations and rate.value is not None and not rate.label.endswith("cached")
             ]
             words += [f"{name} {format_value(max(rates)[0], 'B/s')} ({max(rates)[1]})"] if rates else []
-        return f"At its best the file system {' and '.join(words)}." if words else ""
+        said = [f"At its best the file system {' and '.join(words)}."] if words else []
+        often = [rate.often for rate in data if rate.often]
+        return " ".join([*said, *([max(often)[1]] if often else [])])
 
     def left_out(self, data: list[Rate]) -> str:
         return curves_note(len(data), MOST, "cases")
+
+
+def _often(reading: Reading) -> dict[str, tuple[float, str]]:
+    intervals = {row.case: row.value for row in reading.rows_of("best_interval")}
+    return {
+        row.case: (row.value, _keeps(row, interval_s, row.value))
+        for row in reading.rows_of("training_share")
+        if row.value is not None and (interval_s := intervals.get(row.case)) is not None
+    }
+
+
+def _keeps(row: Row, interval_s: float, share: float) -> str:
+    save = "an asynchronous save" if row.point["operation"] == "async_save" else "a save"
+    seconds = f"{interval_s:,.0f}" if interval_s >= 10 else f"{interval_s:.2g}"
+    return (
+        f"Where a job fails every {row.point['mtbf_h']:g} h, {save} after each {seconds} s of training keeps "
+        f"{100 * share:.3g} % of the time, before what restarts take."
+    )
 
 
 def _label(row: Row) -> str:
