@@ -191,8 +191,12 @@ class TimedStep:
         asked = of_kind(ExpertParallel, self._active)
         if asked is None:
             return 0
+        job = self.step.job
+        # as the loss is, a mean over the micro-batches; over cp gradients are averaged of what makes up one such loss
+        due = asked.aux_loss, job.layout.cp / job.gradient_accumulation_steps
         layers = (layer for module in self.step.modules for layer in module.modules())
-        return sum(isinstance(layer, MixtureOfExperts) and layer.aux_loss != asked.aux_loss for layer in layers)
+        mixtures = (layer for layer in layers if isinstance(layer, MixtureOfExperts))
+        return sum((mixture.aux_loss, mixture.aux_scale) != due for mixture in mixtures)
 
     def _expect_finite(self, of_all: Mapping[str, Sequence[float]], num_updates: int) -> None:
         for name, of_ranks in of_all.items():
