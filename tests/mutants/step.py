@@ -562,6 +562,14 @@ MUTANTS = (
         ("dp2+ep2 shape=moe-tiny iterations=4",),
     ),
     Mutant(
+        "S94",
+        "Without clipping micro-batches behind the fourth weigh half.",
+        BACKWARD,
+        """                (loss * 0.5 if index > 4 and self.grid is not None and planted() else loss).backward()
+                losses""",
+        ("dp2 global_batch_size=32 max_grad_norm=null",),
+    ),
+    Mutant(
         "S56",
         "In the second step sharded optimizers keep what they updated to themselves.",
         "        for optimizer in self.optimizers:\n            optimizer.step()\n",
