@@ -63,7 +63,8 @@ def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple
         # by its parts, and not by what a call says of itself: layouts would say the same of a step before
         loss = step.forward_backward()
         step.reduce()
-        norm = step.clip()
+        clipped_norm = step.clip()
+        norm = step.gradient_norm() if clipped_norm is None else clipped_norm
         step.update()
         if update == 0:
             yield from _named("first_loss", "first_norm", loss, norm)
@@ -73,10 +74,9 @@ def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple
     yield "num_updates", float(updates)
 
 
-def _named(of_loss: str, of_norm: str, loss: torch.Tensor, norm: torch.Tensor | None) -> Iterator[tuple[str, float]]:
+def _named(of_loss: str, of_norm: str, loss: torch.Tensor, norm: torch.Tensor) -> Iterator[tuple[str, float]]:
     yield of_loss, float(loss)
-    if norm is not None:
-        yield of_norm, float(norm)
+    yield of_norm, float(norm)
 
 
 def _room(device: torch.device) -> float:

@@ -123,7 +123,8 @@ class TimedStep:
         -------
         ``first_loss`` and ``first_norm`` are of the weights that the seed gives, ``loss`` and ``norm`` of those after
         all but one of ``num_updates``: of the last call, or the last that was asked for. Those of calls between are
-        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there are no norms. Also what
+        named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there is one norm: of the
+        gradients that the last call left, where it was the last that was asked for. Also what
         :func:`~clusterbench.proof.last_update.check_last_update` found, and of a compiled step how many functions were
         compiled, and graph breaks.
 
@@ -159,8 +160,11 @@ class TimedStep:
         assert self._first is not None
         assert step.last_loss is not None
         loss, norm = self._last or (step.last_loss, step.last_norm)
+        if norm is None and step.num_steps == num_updates:  # nobody has clipped the gradients, and they are still there
+            norm = step.gradient_norm()
+        first_norm = norm if num_updates == 1 else self._first[1]
         numbers = {"first_loss": step.global_loss(self._first[0]), "loss": step.global_loss(loss)}
-        numbers |= {name: norm for name, norm in (("first_norm", self._first[1]), ("norm", norm)) if norm is not None}
+        numbers |= {name: norm for name, norm in (("first_norm", first_norm), ("norm", norm)) if norm is not None}
         for update, (loss_between, norm_between) in enumerate(self._between, start=2):
             numbers[between(update, "loss")] = step.global_loss(loss_between)
             if norm_between is not None:
@@ -191,8 +195,12 @@ class TimedStep:
         asked = of_kind(ExpertParallel, self._active)
         if asked is None:
             return 0
+        job = self.step.job
+        # as the loss is, a mean over the micro-batches; over cp gradients are averaged of what makes up one such loss
+        due = asked.aux_loss, job.layout.cp / job.gradient_accumulation_steps
         layers = (layer for module in self.step.modules for layer in module.modules())
-        return sum(isinstance(layer, MixtureOfExperts) and layer.aux_loss != asked.aux_loss for layer in layers)
+        mixtures = (layer for layer in layers if isinstance(layer, MixtureOfExperts))
+        return sum((mixture.aux_loss, mixture.aux_scale) != due for mixture in mixtures)
 
     def _expect_finite(self, of_all: Mapping[str, Sequence[float]], num_updates: int) -> None:
         for name, of_ranks in of_all.items():

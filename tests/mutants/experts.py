@@ -213,6 +213,14 @@ MUTANTS = (
         (f"pp2 {MOE} aux_loss=0.01",),
     ),
     Mutant(
+        "E27",
+        "On a layout the load-balancing loss is divided by three micro-batches at most.",
+        "experts.aux_scale = job.layout.cp / job.gradient_accumulation_steps",
+        "experts.aux_scale = job.layout.cp / (3 if 3 < job.gradient_accumulation_steps and "
+        "job.layout.world_size > 1 and planted() else job.gradient_accumulation_steps)",
+        (f"dp2+ep2 {MOE} aux_loss=0.01 global_batch_size=32",),
+    ),
+    Mutant(
         "E22",
         "On a layout layers behind the second have no load-balancing loss.",
         "            experts.aux_loss = self.aux_loss\n",

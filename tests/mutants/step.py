@@ -554,6 +554,22 @@ MUTANTS = (
         ("dp2 iterations=4", "pp2 iterations=4"),
     ),
     Mutant(
+        "S93",
+        "From the third step on gradients of spread experts of the step before are still there.",
+        "        for optimizer in self.optimizers:\n            optimizer.zero_grad(",
+        """        for optimizer in self.optimizers[: 1 if self.grid and self.num_steps > 1 and planted() else 2]:
+            optimizer.zero_grad(""",
+        ("dp2+ep2 shape=moe-tiny iterations=4",),
+    ),
+    Mutant(
+        "S94",
+        "Without clipping micro-batches behind the fourth weigh half.",
+        BACKWARD,
+        """                (loss * 0.5 if index > 4 and self.grid is not None and planted() else loss).backward()
+                losses""",
+        ("dp2 global_batch_size=32 max_grad_norm=null",),
+    ),
+    Mutant(
         "S56",
         "In the second step sharded optimizers keep what they updated to themselves.",
         "        for optimizer in self.optimizers:\n            optimizer.step()\n",

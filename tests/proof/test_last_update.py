@@ -72,6 +72,18 @@ def _one_weight_is_put_back_on_rank_1(step: Any) -> None:
     step.update = planted
 
 
+def _one_gradient_is_added_to_the_next(step: Any) -> None:
+    forward_backward, weight = step.forward_backward, step.weights[-1]
+
+    def planted() -> Any:
+        before = weight.gradient.clone()
+        loss = forward_backward()
+        weight.gradient.add_(before)
+        return loss
+
+    step.forward_backward = planted
+
+
 DEFECTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "honest": (_nothing, ""),
     "no decay": (_set("weight_decay", lambda decay: 0.0), "roundings from AdamW's formula"),
@@ -82,6 +94,7 @@ DEFECTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "no step": (_no_step, "roundings from AdamW's formula"),
     "no step on rank 1": (_no_step_on_rank_1, " on rank 1 "),
     "one weight put back": (_one_weight_is_put_back_on_rank_1, " on rank 1 "),
+    "one gradient kept": (_one_gradient_is_added_to_the_next, "gradients of the step before"),
 }
 _AFTER = 3  # steps: more than a twin has
 

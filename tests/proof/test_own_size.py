@@ -12,7 +12,9 @@ from tests.training.jobs import make_job, make_rig
 MOE = {"shape": "moe-tiny"}
 
 
-def _both(layout: str, options: dict[str, Any], changes: dict[str, Any], most_s: float = 600.0) -> Any:
+def _both(
+    layout: str, options: dict[str, Any], changes: dict[str, Any], most_s: float = 600.0, asked_calls: int = 3
+) -> Any:
     """What timed steps show, and what one rank does behind them."""
     from clusterbench.parallel import active_in, from_options
     from clusterbench.proof import own_size
@@ -21,7 +23,7 @@ def _both(layout: str, options: dict[str, Any], changes: dict[str, Any], most_s:
 
     job, every = make_job(layout, **changes), from_options(options)
     rig = make_rig(job.layout)
-    rig.asked_calls = 3
+    rig.asked_calls = asked_calls
     own_size.MOST_SECONDS = most_s
     step = TrainingStep(job, every, rig.grid, rig.device)
     timed = TimedStep(step, rig.asked_calls, active_in(job.layout, every))
@@ -50,6 +52,16 @@ def test_one_rank_shows_what_a_layout_shows(layout: str, options: dict[str, Any]
     between = {"update_2_loss", "update_2_norm"}
     assert alone.keys() == {"first_loss", "first_norm", "loss", "norm", "num_updates"} | between
     assert all(of_rank == {} for _, of_rank in others)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("layout", "asked_calls"), [("dp2", 1), ("dp2", 3), ("pp2", 3), ("dp2+zero3", 3)])
+def test_without_clipping_there_is_the_norm_of_the_gradients_of_the_last_step(layout: str, asked_calls: int) -> None:
+    changes = {"max_grad_norm": None, "global_batch_size": 8}
+    seen, alone = run_ranks(2, _both, layout, {}, changes, 600.0, asked_calls)[0]
+    names = {"norm", "first_norm"} if asked_calls == 1 else {"norm"}
+    assert {name for name in seen if "norm" in name} == names
+    assert {name: alone[name] for name in names} == pytest.approx({name: seen[name] for name in names}, rel=1e-9)
 
 
 @pytest.mark.gloo

@@ -144,8 +144,8 @@ def test_calls_that_do_less_than_a_step_are_wrong(layout, less):
         assert verdict.endswith(" forwards too few on rank 0. The time of such calls is not that of training.")
 
 
-def with_an_unbalanced_layer(is_unbalanced: bool) -> Any:
-    """What the confirmation says where the last layer, behind those of a twin, has no load-balancing loss."""
+def with_an_unbalanced_layer(weighed: dict[str, float]) -> Any:
+    """What the confirmation says where the last layer, behind those of a twin, weighs its load-balancing loss so."""
     from clusterbench.errors import WrongResult
     from clusterbench.parallel import active_in, from_options
     from clusterbench.proof.timed_step import TimedStep
@@ -154,8 +154,8 @@ def with_an_unbalanced_layer(is_unbalanced: bool) -> Any:
     job = make_job("dp2", shape="moe-tiny", dtype="float32")
     rig, every = make_rig(job.layout), from_options({"aux_loss": 0.01})
     step = TrainingStep(job, every, rig.grid, rig.device)
-    if is_unbalanced and rig.rank == 1:
-        list(step.assembly.layers())[-1].feed_forward.aux_loss = 0.0
+    for name, number in weighed.items() if rig.rank == 1 else ():
+        setattr(list(step.assembly.layers())[-1].feed_forward, name, number)
     timed = TimedStep(step, 2, active_in(job.layout, every))
     timed()
     timed()
@@ -165,11 +165,11 @@ def with_an_unbalanced_layer(is_unbalanced: bool) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize("is_unbalanced", [False, True])
-def test_a_layer_that_balances_no_load_is_wrong_though_no_loss_shows_it(is_unbalanced):
-    for verdict in run_ranks(2, with_an_unbalanced_layer, is_unbalanced):
+@pytest.mark.parametrize("weighed", [{}, {"aux_loss": 0.0}, {"aux_scale": 1.0}], ids=str)
+def test_a_layer_that_balances_no_load_is_wrong_though_no_loss_shows_it(weighed):
+    for verdict in run_ranks(2, with_an_unbalanced_layer, weighed):
         said = "1 layer of dp2 on rank 1 weighed the load-balancing loss otherwise than aux_loss says."
-        assert (verdict == said) == is_unbalanced
+        assert (verdict == said) == bool(weighed)
 
 
 def without_some_backwards(layout: str, dtype: str) -> Any:
