@@ -84,6 +84,7 @@ from clusterbench.launch.reach import why_not_reached
 from clusterbench.launch.spawner import end_group, start_module
 from clusterbench.launchers import without_launchers
 from clusterbench.run_folder import log_name
+from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES
 
@@ -213,7 +214,7 @@ class Agent:
                 self.local_ranks, self.interface = order.local_ranks, order.interface
             case Warm():
                 self._things = order.things
-                if self._expect_spawner():
+                if self._can_begin():
                     self._zygote(order.environment)
             case OpenStore():
                 self._open_store(order)
@@ -248,7 +249,7 @@ class Agent:
 
     def _open_store(self, order: OpenStore) -> None:
         self._close_store()
-        if not self._expect_spawner():
+        if not self._can_begin():
             return
         self._in_use = zygote = self._zygote(order.environment)
         self._store, given = Channel.pair(decode_store_event)
@@ -260,14 +261,13 @@ class Agent:
     def _begin(self, start: Start) -> None:
         owned = range(start.first_rank, min(start.first_rank + len(self.local_ranks), start.world_size))
         self._start_id = start.id
-        if not owned or not self._expect_spawner():
+        if not owned or not self._can_begin():
             return
         self._in_use = zygote = self._zygote(start.environment)
         self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
         logs, own_logs = Path(start.logs), self.scratch / "logs"
-        own_logs.mkdir(exist_ok=True)
         for slot, rank in enumerate(owned):
             channel, given = Channel.pair(decode_rank_event)
             given_ends.append(given)
@@ -380,7 +380,7 @@ class Agent:
     def _sample_gpus(self, order: SampleGpus) -> None:
         self._sampling = order
         self._has_gpus = True
-        if self._num_readers == MOST_READERS or not self._expect_spawner():
+        if self._num_readers == MOST_READERS or not self._can_begin():
             return
         self._num_readers += 1
         self._telemetry, given = Channel.pair(decode_samples)
@@ -562,9 +562,24 @@ class Agent:
 
     # Helpers.
 
-    def _expect_spawner(self) -> bool:
-        """Whether processes can be started; notices first what died meanwhile."""
+    def _can_begin(self) -> bool:
+        """Whether processes can be started; notices first what died meanwhile, and what became of the folder for logs.
+
+        Temporary files are cleared away from many hosts while a run goes on, so the folder is made again.
+        """
         self._collect(0.0)
+        if not self._can_start:
+            return False
+        new = self.scratch / "new"
+        try:
+            self.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.scratch / "logs").mkdir(exist_ok=True)
+            new.touch()
+            new.unlink()
+        except OSError as error:
+            self._can_start = False
+            why = f"{self.scratch} cannot be written: {error.strerror or error} ({remedy(error, self.scratch)})"
+            self._events.append(Disabled(f"can start no worker any more: its temporary folder {why}"))
         return self._can_start
 
     def _zygote(self, environment: Mapping[str, str]) -> Zygote:
