@@ -300,6 +300,9 @@ class Agent:
 
     def _inspect(self, with_stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
+        for worker in self._workers.values():  # a zygote that is stopped, or hangs, tells of no end
+            if worker.exit_code is None and (code := _unreaped(worker.pid)) is not None:
+                self._note_exit(ChildExited(self._start_id, worker.rank, code))
         stacks = self._stacks() if with_stacks else {}
         can_begin = self._in_use is None or self._in_use.is_ready
         ranks = []
@@ -370,7 +373,7 @@ class Agent:
             return
         if not zygote.pid and _state(self._spawner_process.pid) in STOPPED:
             self._spawner_process.kill()
-        unreaped = any(worker.exit_code is None and _state(worker.pid) == "Z" for worker in self._workers.values())
+        unreaped = any(_state(worker.pid) == "Z" for worker in self._workers.values())
         hangs = zygote.is_ready and (zygote.num_unforked or unreaped)
         if hangs or _state(zygote.pid) in STOPPED:
             self._zygotes = {key: other for key, other in self._zygotes.items() if other is not zygote}
@@ -466,7 +469,7 @@ class Agent:
         if exited.rank is None and exited.code and self._store:
             how = death(exited.code)
             self._events.append(LostStore(self.host, f"the store on host {self.host}, at which ranks meet, {how}"))
-        if (worker := self._worker(exited)) is None:
+        if (worker := self._worker(exited)) is None or worker.exit_code is not None:
             return
         for message in worker.channel.receive():  # what it said before it went comes first
             self._hear(worker.channel, message)
@@ -663,10 +666,24 @@ def _kill(worker: Worker) -> None:
 
 def _state(pid: int) -> str:
     """The kernel's letter for what the process does: R runs, S and D wait, T is stopped, Z is dead; empty when gone."""
+    return (_stat(pid) or [""])[0]
+
+
+def _unreaped(pid: int) -> int | None:
+    """How a process ended, as its parent was not told or has not asked yet: its exit code, or a signal below 0.
+
+    Source: proc(5), /proc/PID/stat, field 52.
+    """
+    stat = _stat(pid)
+    return os.waitstatus_to_exitcode(int(stat[-1])) if stat[:1] == ["Z"] else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing of one that is gone, or where ``pid`` is 0."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _redact(*logs: Path) -> None:

@@ -252,6 +252,21 @@ def test_a_killed_spawner_costs_one_case_which_says_so(agent, tmp_path):
     )
 
 
+def test_a_rank_that_is_killed_while_its_zygote_is_stopped_is_named_and_not_its_victims(agent, tmp_path):
+    class StopZygote(Silent):
+        def reach(self, phase):
+            if phase == "checked" and not run.outcomes():
+                os.kill(agent._in_use.pid, signal.SIGSTOP)
+
+    cases = drill("kill", world_size=3), drill()
+    run, agents = run_and_agents(agent, tmp_path, cases)
+    Conductor(agents, run, StopZygote()).conduct([Execution(case, 0, 1) for case in cases])
+    at, after = run.outcomes()
+    assert (at.status, at.rank, at.host, at.blame, after.status) == ("failed", 1, "here", "process", "ok")
+    assert "rank 1 (host here) was killed by signal 9 (SIGKILL)" in at.reason
+    assert at.elapsed_s < 20  # and not when it is certain that no agent is silent
+
+
 def test_temporary_files_that_are_cleared_away_between_two_cases_cost_nothing(tmp_path, monkeypatch):
     class ClearAway(Silent):
         def end(self, outcome, observation):
