@@ -457,7 +457,10 @@ class Agent:
             if ready.copy.digest != self.copy.digest:
                 del self._zygotes[environment]
                 self._forget(channel)
-                self._lose_zygote(zygote, self._another_copy(ready.copy))
+                why = self._another_copy(ready.copy)
+                self._can_start = False  # each further zygote would be of that copy, too
+                self._events.append(Disabled(f"can start no worker any more: {why}"))
+                self._lose_zygote(zygote, why)
 
     def _note_pid(self, forked: Forked) -> None:
         if (worker := self._worker(forked)) is not None:
@@ -559,8 +562,8 @@ class Agent:
     def _another_copy(self, other: PackageCopy) -> str:
         return (
             f"workers on host {self.host} would run another copy of clusterbench than its agent: {other.place} with "
-            f"sources {other.digest}, not {self.copy.place} with sources {self.copy.digest}.\n"
-            "hint: leave the sources alone while a run is under way"
+            f"sources {other.digest}, not {self.copy.place} with sources {self.copy.digest} (leave the sources alone "
+            "while a run is under way)"
         )
 
     # Helpers.
