@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
-from clusterbench.terminal import columns, fitted
+from clusterbench.terminal import columns, fitted, open_closed_streams
 from clusterbench.units import parse_time
 from clusterbench.words import comment
 
@@ -44,6 +44,10 @@ _NOT_READ = 128 + signal.SIGPIPE
 
 class _Commands(click.Group):
     """Prints what a user can do something about without a traceback; anything else is a bug and may show one."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        open_closed_streams()
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -31,6 +31,19 @@ def tell(text: str) -> None:
     print(fitted(text, sys.stderr), file=sys.stderr, flush=True)
 
 
+def open_closed_streams() -> None:
+    """Leads what was closed as the program began (``2>&-``) nowhere.
+
+    Python has no stream for it, so that whoever prints fails; and the next file that is opened would get its number,
+    and with it all that other programs print there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(nowhere, nowhere == number)
+            setattr(sys, name, os.fdopen(nowhere, "w" if number else "r"))
+
+
 def of_terminal(stream: TextIO) -> int | None:
     """The columns of the terminal behind a stream; None where there is no terminal, or one that does not say."""
     try:

@@ -11,6 +11,7 @@ import pytest
 
 import clusterbench
 from clusterbench import own_copy
+from clusterbench.launch.executions import left_to_do
 from clusterbench.run_folder import RunFolder
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, iterations: 4}]\ncpu: {num_ranks: 2}\n"
@@ -57,8 +58,11 @@ def test_a_source_that_is_edited_while_the_run_starts_is_refused_with_the_place(
     (outcome,) = RunFolder.open(checkout / "run").outcomes()
     place = checkout / "clusterbench"
     assert outcome.status == "failed"
-    assert outcome.reason.startswith(f"workers on host {outcome.host} would run another copy of clusterbench than its")
+    assert f"workers on host {outcome.host} would run another copy of clusterbench than its agent" in outcome.reason
     assert outcome.reason.count(str(place)) == 2
+    left = [execution.case.id for execution in left_to_do(RunFolder.open(checkout / "run").plan(), [outcome])]
+    assert left == [case.id for case in RunFolder.open(checkout / "run").plan().cases]  # as a host's loss, and not run
+    assert "stopped before the end: host" in done.stderr
 
 
 def test_a_module_of_this_copy_is_run_though_another_is_found_first(checkout):

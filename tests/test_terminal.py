@@ -1,6 +1,8 @@
 import os
 import pty
 import struct
+import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,3 +121,15 @@ def test_no_message_goes_to_stderr_around_its_width() -> None:
     package = Path(terminal.__file__).parent
     around = [path.name for path in package.rglob("*.py") if "file=sys.stderr" in path.read_text()]
     assert around == ["terminal.py"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_what_is_closed_at_the_start_leads_nowhere_and_no_file_gets_its_number(closed, tmp_path):
+    script = (
+        "import os, sys; from clusterbench.terminal import open_closed_streams as opened, tell; opened();"
+        f"file = open('{tmp_path}/number', 'w'); tell('not read'); file.write(str(file.fileno()))"
+    )
+    subprocess.run(["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, script], check=True)
+    assert int((tmp_path / "number").read_text()) > 2
+    command = f'exec "$0" -m clusterbench run no-such-suite.yaml {closed}'
+    assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 2

@@ -84,6 +84,7 @@ from clusterbench.launch.reach import why_not_reached
 from clusterbench.launch.spawner import end_group, start_module
 from clusterbench.launchers import without_launchers
 from clusterbench.run_folder import log_name
+from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.redaction import redacted, secrets_of, set_by_suite
 from clusterbench.types import PHASES
 
@@ -213,7 +214,7 @@ class Agent:
                 self.local_ranks, self.interface = order.local_ranks, order.interface
             case Warm():
                 self._things = order.things
-                if self._expect_spawner():
+                if self._can_begin():
                     self._zygote(order.environment)
             case OpenStore():
                 self._open_store(order)
@@ -248,7 +249,7 @@ class Agent:
 
     def _open_store(self, order: OpenStore) -> None:
         self._close_store()
-        if not self._expect_spawner():
+        if not self._can_begin():
             return
         self._in_use = zygote = self._zygote(order.environment)
         self._store, given = Channel.pair(decode_store_event)
@@ -260,14 +261,13 @@ class Agent:
     def _begin(self, start: Start) -> None:
         owned = range(start.first_rank, min(start.first_rank + len(self.local_ranks), start.world_size))
         self._start_id = start.id
-        if not owned or not self._expect_spawner():
+        if not owned or not self._can_begin():
             return
         self._in_use = zygote = self._zygote(start.environment)
         self._oom_kills = oom_kills()
         self._page = ProgressPage.create(len(owned))
         given_ends, places = [], []
         logs, own_logs = Path(start.logs), self.scratch / "logs"
-        own_logs.mkdir(exist_ok=True)
         for slot, rank in enumerate(owned):
             channel, given = Channel.pair(decode_rank_event)
             given_ends.append(given)
@@ -300,6 +300,9 @@ class Agent:
 
     def _inspect(self, with_stacks: bool) -> None:
         """Says how far each local rank got, in what state its process is, and where in the code it stands."""
+        for worker in self._workers.values():  # a zygote that is stopped, or hangs, tells of no end
+            if worker.exit_code is None and (code := _unreaped(worker.pid)) is not None:
+                self._note_exit(ChildExited(self._start_id, worker.rank, code))
         stacks = self._stacks() if with_stacks else {}
         can_begin = self._in_use is None or self._in_use.is_ready
         ranks = []
@@ -370,7 +373,7 @@ class Agent:
             return
         if not zygote.pid and _state(self._spawner_process.pid) in STOPPED:
             self._spawner_process.kill()
-        unreaped = any(worker.exit_code is None and _state(worker.pid) == "Z" for worker in self._workers.values())
+        unreaped = any(_state(worker.pid) == "Z" for worker in self._workers.values())
         hangs = zygote.is_ready and (zygote.num_unforked or unreaped)
         if hangs or _state(zygote.pid) in STOPPED:
             self._zygotes = {key: other for key, other in self._zygotes.items() if other is not zygote}
@@ -380,7 +383,7 @@ class Agent:
     def _sample_gpus(self, order: SampleGpus) -> None:
         self._sampling = order
         self._has_gpus = True
-        if self._num_readers == MOST_READERS or not self._expect_spawner():
+        if self._num_readers == MOST_READERS or not self._can_begin():
             return
         self._num_readers += 1
         self._telemetry, given = Channel.pair(decode_samples)
@@ -454,7 +457,10 @@ class Agent:
             if ready.copy.digest != self.copy.digest:
                 del self._zygotes[environment]
                 self._forget(channel)
-                self._lose_zygote(zygote, self._another_copy(ready.copy))
+                why = self._another_copy(ready.copy)
+                self._can_start = False  # each further zygote would be of that copy, too
+                self._events.append(Disabled(f"can start no worker any more: {why}"))
+                self._lose_zygote(zygote, why)
 
     def _note_pid(self, forked: Forked) -> None:
         if (worker := self._worker(forked)) is not None:
@@ -466,7 +472,7 @@ class Agent:
         if exited.rank is None and exited.code and self._store:
             how = death(exited.code)
             self._events.append(LostStore(self.host, f"the store on host {self.host}, at which ranks meet, {how}"))
-        if (worker := self._worker(exited)) is None:
+        if (worker := self._worker(exited)) is None or worker.exit_code is not None:
             return
         for message in worker.channel.receive():  # what it said before it went comes first
             self._hear(worker.channel, message)
@@ -556,15 +562,30 @@ class Agent:
     def _another_copy(self, other: PackageCopy) -> str:
         return (
             f"workers on host {self.host} would run another copy of clusterbench than its agent: {other.place} with "
-            f"sources {other.digest}, not {self.copy.place} with sources {self.copy.digest}.\n"
-            "hint: leave the sources alone while a run is under way"
+            f"sources {other.digest}, not {self.copy.place} with sources {self.copy.digest} (leave the sources alone "
+            "while a run is under way)"
         )
 
     # Helpers.
 
-    def _expect_spawner(self) -> bool:
-        """Whether processes can be started; notices first what died meanwhile."""
+    def _can_begin(self) -> bool:
+        """Whether processes can be started; notices first what died meanwhile, and what became of the folder for logs.
+
+        Temporary files are cleared away from many hosts while a run goes on, so the folder is made again.
+        """
         self._collect(0.0)
+        if not self._can_start:
+            return False
+        new = self.scratch / "new"
+        try:
+            self.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.scratch / "logs").mkdir(exist_ok=True)
+            new.touch()
+            new.unlink()
+        except OSError as error:
+            self._can_start = False
+            why = f"{self.scratch} cannot be written: {error.strerror or error} ({remedy(error, self.scratch)})"
+            self._events.append(Disabled(f"can start no worker any more: its temporary folder {why}"))
         return self._can_start
 
     def _zygote(self, environment: Mapping[str, str]) -> Zygote:
@@ -648,10 +669,24 @@ def _kill(worker: Worker) -> None:
 
 def _state(pid: int) -> str:
     """The kernel's letter for what the process does: R runs, S and D wait, T is stopped, Z is dead; empty when gone."""
+    return (_stat(pid) or [""])[0]
+
+
+def _unreaped(pid: int) -> int | None:
+    """How a process ended, as its parent was not told or has not asked yet: its exit code, or a signal below 0.
+
+    Source: proc(5), /proc/PID/stat, field 52.
+    """
+    stat = _stat(pid)
+    return os.waitstatus_to_exitcode(int(stat[-1])) if stat[:1] == ["Z"] else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing of one that is gone, or where ``pid`` is 0."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _redact(*logs: Path) -> None:

@@ -55,6 +55,7 @@ from clusterbench.launch.messages import (
 from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpirun, objection
 from clusterbench.launch.proven import OnOneRank, Proven
 from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
+from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.tools.error_counters import errors_of
 from clusterbench.types import Blame, Case, HostCounters, Observation, Outcome, Timing
@@ -64,6 +65,8 @@ SECONDS_TO_START = 60.0
 """For torch to be imported and ranks to meet, beside the time limit of the case that waits for it."""
 SECONDS_TO_END = 90.0
 """For agents to end their ranks: one whose disk stalls for a minute still answers."""
+BYTES_TO_MEET = 2**18
+"""More than ranks of one host write into the file at which they meet."""
 
 
 WHILE_MEETING = (
@@ -172,6 +175,7 @@ class Conductor:
 
     def _carry_out(self, execution: Execution, number: int, total: int) -> None:
         self._expect_time()
+        self._expect_scratch()
         self.progress.begin(number, total, execution)
         outcome, observation = self._execute(execution)
         self._events.meanwhile(lambda: self.run.record(outcome, observation))
@@ -191,6 +195,30 @@ class Conductor:
     def _expect_time(self) -> None:
         if self.ends_at is not None and time.monotonic() >= self.ends_at:
             raise OutOfTime("the run's time limit was reached")
+
+    def _expect_scratch(self) -> None:
+        """Makes the folder in which ranks of one host meet again, where it was cleared away, and sees that it has room.
+
+        Raises
+        ------
+        LaunchError
+            If there is no room for it. The case was not begun, and so has no outcome.
+        """
+        if self.store_host is not None:
+            return
+        folder = Path(self._scratch.name)
+        room = folder / "room"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                room.write_bytes(bytes(BYTES_TO_MEET))
+            finally:
+                room.unlink(missing_ok=True)
+        except OSError as error:
+            raise LaunchError(
+                f"the temporary folder {folder}, in which ranks of one host meet, cannot be written: "
+                f"{error.strerror or error} ({remedy(error, folder)}, or set TMPDIR to a folder on another disk)"
+            ) from None
 
     def _expect_all_hosts(self, recorded: Sequence[str]) -> None:
         """``recorded`` are hosts of which an outcome says that they were lost."""

@@ -268,7 +268,8 @@ class TcpHead:
                 missing = self._missing()
                 raise LaunchError(
                     f"{len(missing)} of {self.size} agents did not come to {self._where} within "
-                    f"{timeout_s:g} s: {few(missing, 16)}"
+                    f"{timeout_s:g} s: {few(missing, 16)}.\nhint: these are ranks of the launcher; one that was "
+                    "started says where it looked for the head, and one that says nothing was not started, or has ended"
                 )
             for key, _ in self._selector.select(0.05):
                 if key.fileobj is self._listener:

@@ -28,6 +28,7 @@ from clusterbench.launch.messages import (
     LostAgent,
     LostStore,
     RankDone,
+    RankExited,
     RankPlace,
     RankReached,
     RankReady,
@@ -73,11 +74,14 @@ class _Seen:
 
     Attributes
     ----------
+    exited
+        Ranks of which only now was seen that they have ended.
     silent
         Those with ranks in the case that neither answered nor are lost.
     """
 
     places: dict[int, RankPlace] = field(default_factory=dict)
+    exited: list[RankExited] = field(default_factory=list)
     lost: list[LostAgent] = field(default_factory=list)
     silent: list[Member] = field(default_factory=list)
 
@@ -183,9 +187,12 @@ class Events:
                 ranks.add(getattr(event, "rank", None))
             if len(ranks) >= case.world_size:
                 break
+        seen = self._inspect(case, False)
+        bad += [*seen.exited, *seen.lost]
         if all(map(is_victim, bad)):
             bad += [self.lost_store] if self.lost_store else self._losses_in_sight(case)
-        return self._named(bad, self._inspect(case, False).places, case)
+            seen = self._inspect(case, False)
+        return self._named(bad, seen.places, case)
 
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
         members = taking_part(self.agents.members, case.world_size)
@@ -228,8 +235,8 @@ class Events:
         patience_s = SECONDS_TO_ANSWER + (0.0 if self.inside_mpi else self.agents.silence_s)
         asked = self._ask_ras(case)
         seen = self._inspect(case, True, patience_s)
-        if seen.lost:
-            return self._named(seen.lost, seen.places, case)
+        if seen.lost or seen.exited:
+            return self._named([*seen.lost, *seen.exited], seen.places, case)
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
         trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, self._gpus())
         if trouble.blame == "unknown" and self.lost_store:
@@ -278,6 +285,8 @@ class Events:
             elif isinstance(event, LostAgent) and event.agent in waited_for:
                 seen.lost.append(event)
                 del waited_for[event.agent]
+            elif isinstance(event, RankExited):
+                seen.exited.append(event)
             seen.silent = [member for member in waited_for.values() if member.first_rank not in seen.places]
             if answers >= len(asked):
                 seen.silent = []

@@ -134,7 +134,7 @@ class RunFolder:
             if not self.path.exists() or all(is_lock(entry.name) for entry in self.path.iterdir()):
                 return
         except OSError as error:
-            raise RunFolderError(self._unwritable(error)) from None
+            raise RunFolderError(self._unwritable(error, is_begun=False)) from None
         is_run = (self.path / "plan.jsonl").is_file() and "imported" not in self.environment()
         going_on = f"; 'clusterbench run --resume {self.path}' continues the run in it" if is_run else ""
         raise RunFolderError(f"{self.path} exists and is not empty.\nhint: name another folder with --out{going_on}")
@@ -361,6 +361,8 @@ class RunFolder:
     def _unwritable(self, error: OSError, is_begun: bool = True) -> str:
         what = error.strerror or str(error)
         hint = remedy(error, self.path)
+        if is_begun and not self.path.exists():
+            hint = "it was moved or deleted while the run wrote there; --resume with the new name does the rest"
         saved = f", then continue with --resume {self.path}" if is_begun and (self.path / "plan.jsonl").exists() else ""
         return f"{error.filename or self.path} cannot be written: {what}.\nhint: {hint}{saved}"
 

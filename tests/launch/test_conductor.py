@@ -3,12 +3,14 @@
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from clusterbench.cluster import Cluster
 from clusterbench.engine.telemetry import GpuSample
+from clusterbench.errors import LaunchError
 from clusterbench.launch import conductor, events
 from clusterbench.launch.conductor import Conductor, LostHosts, OutOfTime
 from clusterbench.launch.culprit import Heard, gpus_in_words
@@ -378,6 +380,24 @@ def test_a_run_out_of_time_leaves_the_case_under_way_without_an_outcome(tmp_path
         Conductor(agents, run, Silent(), ends_at=CLOCK.now_s + 0.1).conduct([Execution(late, 0, 1)])
     assert run.outcomes() == []
     assert agents.orders[-1] == "end"
+
+
+def test_a_case_is_not_begun_where_the_disk_has_no_room_for_its_ranks_to_meet(tmp_path, monkeypatch):
+    class OfAFullDisk:
+        name = str(tmp_path / "scratch")
+        cleanup = staticmethod(lambda: None)
+
+    (tmp_path / "scratch").mkdir()
+    real = Path.write_bytes
+    monkeypatch.setattr(conductor, "scratch_folder", lambda purpose: OfAFullDisk)
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: real(Path("/dev/full"), data))
+    with pytest.raises(LaunchError) as caught:
+        conduct(tmp_path, [case()])
+    assert str(caught.value) == (
+        f"the temporary folder {tmp_path}/scratch, in which ranks of one host meet, cannot be written: No space left "
+        "on device (free space, or set TMPDIR to a folder on another disk)"
+    )
+    assert RunFolder.open(tmp_path / "run").outcomes() == []  # so that --resume runs it
 
 
 def test_a_lost_agent_ends_the_run_once_its_case_has_an_outcome(tmp_path):

@@ -167,7 +167,11 @@ def test_the_head_names_who_did_not_come(job):
     with pytest.raises(LaunchError) as caught:
         meet(agent(0), job, 0.2)
     port = ports_of(job_of(job))[0]
-    assert str(caught.value) == f"2 of 3 agents did not come to {socket.gethostname()}:{port} within 0.2 s: 1, 2"
+    assert str(caught.value) == (
+        f"2 of 3 agents did not come to {socket.gethostname()}:{port} within 0.2 s: 1, 2.\n"
+        "hint: these are ranks of the launcher; one that was started says where it looked for the head, and one that "
+        "says nothing was not started, or has ended"
+    )
 
 
 def test_who_waits_in_a_shell_of_srun_hears_for_whom_and_how_to_start_instead(monkeypatch, capsys):

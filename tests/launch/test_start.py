@@ -2,9 +2,11 @@
 
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import closing, suppress
@@ -248,6 +250,49 @@ def test_a_killed_spawner_costs_one_case_which_says_so(agent, tmp_path):
         "the spawner on host here, from which all other processes there are started, was killed by signal 9 (SIGKILL): "
         "by someone, by the batch system, or by the kernel for want of memory (dmesg tells)"
     )
+
+
+def test_a_rank_that_is_killed_while_its_zygote_is_stopped_is_named_and_not_its_victims(agent, tmp_path):
+    class StopZygote(Silent):
+        def reach(self, phase):
+            if phase == "checked" and not run.outcomes():
+                os.kill(agent._in_use.pid, signal.SIGSTOP)
+
+    cases = drill("kill", world_size=3), drill()
+    run, agents = run_and_agents(agent, tmp_path, cases)
+    Conductor(agents, run, StopZygote()).conduct([Execution(case, 0, 1) for case in cases])
+    at, after = run.outcomes()
+    assert (at.status, at.rank, at.host, at.blame, after.status) == ("failed", 1, "here", "process", "ok")
+    assert "rank 1 (host here) was killed by signal 9 (SIGKILL)" in at.reason
+    assert at.elapsed_s < 20  # and not when it is certain that no agent is silent
+
+
+def test_temporary_files_that_are_cleared_away_between_two_cases_cost_nothing(tmp_path, monkeypatch):
+    class ClearAway(Silent):
+        def end(self, outcome, observation):
+            shutil.rmtree(temporary)
+
+    temporary = tmp_path / "tmp"
+    (temporary / "agent").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    cases = drill(environment={"CASE": "1"}), drill(environment={"CASE": "2"})
+    with closing(Agent(host="here", scratch=temporary / "agent")) as agent:
+        run, agents = run_and_agents(agent, tmp_path, cases)
+        Conductor(agents, run, ClearAway()).conduct([Execution(case, 0, 1) for case in cases])
+    assert [outcome.status for outcome in run.outcomes()] == ["ok", "ok"]
+
+
+def test_an_agent_without_room_for_temporary_files_is_lost_in_order_and_says_where(tmp_path):
+    (tmp_path / "file").touch()
+    with closing(Agent(host="here", scratch=tmp_path / "file" / "agent")) as agent:
+        run, agents = run_and_agents(agent, tmp_path, (drill(),))
+        with pytest.raises(LostHosts) as caught:
+            Conductor(agents, run, Silent()).conduct([Execution(drill(), 0, 1)])
+    assert str(caught.value) == (
+        "host here was lost: its agent can start no worker any more: its temporary folder "
+        f"{tmp_path}/file/agent cannot be written: Not a directory (name a folder that can be made)"
+    )
+    assert left_to_do(run.plan(), run.outcomes())
 
 
 def test_a_spawner_that_is_killed_between_runs_costs_nothing(agent, tmp_path):

@@ -191,6 +191,8 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(run, monkeypatch):
         (errno.ENOSPC, {"f_bavail": 0}, "No space left on device", "free space"),
         (errno.ENOSPC, {"f_bavail": 0, "f_favail": 0}, "No space left on device", "free space"),
         (errno.ENOSPC, {"f_files": 0, "f_favail": 0}, "No space left on device", "free space"),
+        (errno.EFBIG, {}, "File too large",
+         "raise the limit on the size of a file ('ulimit -f'), or that of its file system"),
         (errno.ESTALE, {}, "Stale file handle", "have the disk mounted again or repaired ('dmesg' tells what failed)"),
     ],
 )  # fmt: skip
@@ -205,6 +207,16 @@ def test_a_disk_that_takes_nothing_is_named_with_what_to_do(run, monkeypatch, nu
         run.record(OUTCOME, None)
     assert str(caught.value) == (
         f"{run.path} cannot be written: {words}.\nhint: {hint}, then continue with --resume {run.path}"
+    )
+
+
+def test_a_folder_that_was_moved_or_deleted_is_said_to_be(run):
+    run.path.rename(run.path.with_name("elsewhere"))
+    with pytest.raises(DiskError) as caught:
+        run.record(OUTCOME, None)
+    assert str(caught.value) == (
+        f"{run.path}/outcomes.jsonl cannot be written: No such file or directory.\n"
+        "hint: it was moved or deleted while the run wrote there; --resume with the new name does the rest"
     )
 
 
