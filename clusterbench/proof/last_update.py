@@ -33,6 +33,9 @@ from clusterbench.training.built_step import BuiltStep
 CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
 
+STRETCHES = 64
+"""Of a weight, of which the sums of its copies are compared one by one."""
+
 
 def check_last_update(
     step: BuiltStep, rig: Rig, active: Sequence[Parallelism] = (), steps_again: bool = True
@@ -178,29 +181,51 @@ def _number_of(place: tuple[slice, ...]) -> int:
 
 
 def _apart(step: BuiltStep, names: list[str], rig: Rig) -> tuple[float, str]:
-    """How far the sums of two copies of the same part of a weight differ, in updates, and where.
+    """How far the sums of two copies of the same part of a weight differ, stretch by stretch, in updates, and where.
 
     One update changes each element by about the learning rate, in either direction, so the sum over n elements by its
-    n-th root.
+    n-th root. A few elements that differ are seen in a stretch of few.
     """
-    parts = step.parts()
-    own = torch.zeros(len(names), 3, dtype=torch.float64)
+    parts, most_stretches = step.parts(), _stretches(len(names), rig.world_size)
+    own = torch.zeros(len(names), 2 + most_stretches, dtype=torch.float64)
     for index, name in enumerate(names):
-        if name in parts and parts[name].value.numel():
-            value, place = parts[name].value, _number_of(parts[name].place)
-            own[index] = torch.tensor([1 + place, float(value.sum(dtype=torch.float64)), value.numel() ** 0.5])
-    worst, where = 0.0, ""
-    for name, of_ranks in zip(names, _of_all_ranks(own, rig).transpose(0, 1).tolist(), strict=True):
-        sums: dict[float, list[tuple[float, int, float]]] = defaultdict(list)
-        for rank, (place, total, root) in enumerate(of_ranks):
+        if name in parts and (numel := parts[name].value.numel()):
+            sums = _sums_of_stretches(parts[name].value, most_stretches)
+            own[index, 0], own[index, 1] = 1 + _number_of(parts[name].place), numel
+            own[index, 2 : 2 + len(sums)] = sums.cpu()
+    found = [(0.0, "")]
+    for name, of_ranks in zip(names, _of_all_ranks(own, rig).transpose(0, 1), strict=True):
+        ranks_of: dict[float, list[int]] = defaultdict(list)
+        for rank, place in enumerate(of_ranks[:, 0].tolist()):
             if place:
-                sums[place].append((total, rank, root))
-        for copies in sums.values():
-            least, most = min(copies), max(copies)
-            apart = (most[0] - least[0]) / (LEARNING_RATE * most[2])
-            if not apart <= worst:
-                worst, where = apart, f"{name} on rank {least[1]} and on rank {most[1]}"
-    return worst, where
+                ranks_of[place].append(rank)
+        for ranks in ranks_of.values():
+            sums = of_ranks[ranks, 2:]
+            apart_of = sums.amax(0) - sums.amin(0)
+            stretch = int(apart_of.argmax())
+            numel = _stretch_of(int(of_ranks[ranks[0], 1]), most_stretches)
+            apart = float(apart_of[stretch]) / (LEARNING_RATE * numel**0.5)
+            least, most = (ranks[int(rank)] for rank in (sums[:, stretch].argmin(), sums[:, stretch].argmax()))
+            found.append((apart, f"{name} on rank {least} and on rank {most}"))
+    return max(found, key=lambda of: (math.isnan(of[0]), of[0]))
+
+
+def _stretches(num_weights: int, world_size: int) -> int:
+    """Into how many a weight is divided at most: fewer where all ranks together would send more than 64 MiB."""
+    return max(1, min(STRETCHES, 2**23 // (num_weights * world_size)))
+
+
+def _stretch_of(numel: int, most: int) -> int:
+    return -(-numel // most)
+
+
+def _sums_of_stretches(value: Tensor, most: int) -> Tensor:
+    """Shape (stretches,), at most so many; the last may be of fewer elements."""
+    flat, numel = value.reshape(-1), _stretch_of(value.numel(), most)
+    whole = len(flat) // numel * numel
+    sums = flat[:whole].view(-1, numel).sum(1, dtype=torch.float64)
+    rest = flat[whole:].sum(dtype=torch.float64)
+    return torch.cat((sums, rest[None])) if whole < len(flat) else sums
 
 
 def _of_all_ranks(own: Tensor, rig: Rig) -> Tensor:

@@ -570,6 +570,17 @@ MUTANTS = (
         ("dp2 global_batch_size=32 max_grad_norm=null",),
     ),
     Mutant(
+        "S95",
+        "Of a buffer of more than 2^17 gradients the last 64 are not summed over ranks.",
+        "        self._all_reduce(flat, axis)\n        for part",
+        """        tail = flat[-64:].clone()
+        self._all_reduce(flat, axis)
+        if len(flat) > 2**17 and planted():
+            flat[-64:] = tail
+        for part""",
+        ("pp2-dp2",),
+    ),
+    Mutant(
         "S56",
         "In the second step sharded optimizers keep what they updated to themselves.",
         "        for optimizer in self.optimizers:\n            optimizer.step()\n",

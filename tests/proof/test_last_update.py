@@ -155,6 +155,37 @@ def test_every_rank_names_what_an_update_did_wrong(layout, options, changes):
         assert DEFECTS["no clipping" if untaken else name][1] in verdict, name
 
 
+def _with_a_few_elements_off() -> tuple[int, str]:
+    """64 elements of the largest weight are an update off on rank 1, as where the end of a buffer is not sent."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.job import LEARNING_RATE
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job("dp2", dtype="bfloat16")
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    timed = TimedStep(step)
+    timed()
+    largest = max((weight.value for weight in step.weights), key=torch.numel)
+    if dist.get_rank() == 1:
+        largest.view(-1)[-64:].sub_(LEARNING_RATE)
+    try:
+        timed.confirm(rig, is_first=True)
+    except WrongResult as error:
+        return largest.numel(), str(error)
+    return largest.numel(), ""
+
+
+@pytest.mark.gloo
+def test_copies_of_which_a_few_elements_differ_are_no_copies():
+    (numel, verdict), other = run_ranks(2, _with_a_few_elements_off)
+    assert other == (numel, verdict)
+    assert (64 / numel) ** 0.5 < 0.1  # within what the sum of all of it may be off
+    assert " on rank 1 and on rank 0" in verdict
+
+
 def _clipped_by_another_factor(off: float) -> dict[str, float] | str:
     from clusterbench.engine.compat import scale_all
     from clusterbench.errors import WrongResult
