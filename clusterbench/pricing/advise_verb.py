@@ -31,7 +31,7 @@ NETWORKS = ("400Gb", "100Gb")
 OF_NICS = ("busbw", "node_network")
 """Rates that follow from the NICs of a node where a file does not give them."""
 
-_POWER = re.compile(r"2\^([0-9]{1,2})")
+_TOKENS = re.compile(r"2\^(?P<power>[0-9]{1,2})|(?P<whole>[0-9]{1,15})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +168,8 @@ def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) 
             )
         return global_batch_size
     assert tokens is not None
-    power = _POWER.fullmatch(tokens)
-    number = 2 ** int(power[1]) if power else int(tokens) if tokens.isdigit() and len(tokens) < 16 else 0
+    said = _TOKENS.fullmatch(tokens)
+    number = 0 if said is None else 2 ** int(said["power"]) if said["power"] else int(said["whole"])
     if not 1 <= number <= MOST_TOKENS:
         raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22.")
     if number % seq_len:
