@@ -88,9 +88,15 @@ class Asked:
                 *_caution(known, self.rates, self.num_nodes),
                 *(comment(f"the cluster as {of.source} has it: {of.words}", "  ") if of.source else ()),
                 *(() if of.gpus_per_node else _server(card)),
-                *([f"# If the NICs of a node are {network}:"] if unsaid else []),
+                *([f"# If the NICs of a node are {network}:"] if unsaid else self._nics()),
             ]
             yield head, known
+
+    def _nics(self) -> list[str]:
+        """What the option says of the network, where no line about a file of the cluster or of rates does."""
+        of = self.cluster
+        is_said = of.nics is not None and self.num_nodes > 1 and not of.source and self.rates is None
+        return [f"# NICs of a node, as --nics says: {of.nics}"] if is_said else []
 
 
 def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Iterator[tuple[str, Advice]]:
