@@ -152,7 +152,7 @@ def test_where_nothing_fits_it_is_said_what_it_takes():
     assert done.exit_code == 0
     assert "1. What fits: nothing, in 80 GB." in done.stdout
     text = " ".join(done.stdout.replace("\n#", "").split())
-    assert "The same batch fits on 16 nodes, as " in text
+    assert "Of twice, four times ... as many nodes the same batch first fits on 16, as " in text
     assert "GB; or a card of " in text
 
 
@@ -162,7 +162,7 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     done = run(*on_one)
     text = " ".join(done.stdout.replace("\n#", "").split())
     assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
-    assert "The same batch fits on 2 nodes, as " in text
+    assert "Of twice, four times ... as many nodes the same batch first fits on 2, as " in text
     assert "larger batch" not in text
     held = re.search(r"With 'precision: pure_bfloat16' \(.*: 8 bytes a parameter\) tp1.* needs ([0-9.]+) GB and", text)
     assert 8 * named_shape("llama-8b").num_parameters < 1e9 * float(held[1]) < CARD.memory_bytes
@@ -170,6 +170,14 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     assert "1. What fits: nothing, in 80 GB." in other.stdout
     assert "precision" not in other.stdout
     assert "1 NVIDIA H100 80GB HBM3: 1 sequence of 4,096 = 4,096 tokens a step" in text
+
+
+def test_degrees_that_were_not_asked_about_are_said_where_there_are_any():
+    """pp3-dp4 runs on 12 ranks, and no ranking has it."""
+    of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--global-batch-size", "12", "--nics", "8x400Gb")
+    said = "Left out are layouts whose tp, pp or cp is no power of two, as 3 of 12 ranks."
+    assert said in " ".join(run(*of, "--gpus-per-node", "6").stdout.replace("\n#", "").split())
+    assert "Left out" not in run(*of, "--gpus-per-node", "2").stdout
 
 
 def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
