@@ -970,7 +970,7 @@ def _cluster(path: Path | None) -> KnownCluster:
 def _line_numbers(text: str | None) -> tuple[int, ...]:
     """``2,5,9``."""
     numbers = (text or "").split(",") if text else []
-    if not all(number.strip().isdigit() for number in numbers):
+    if not all(number.strip().isdecimal() for number in numbers):
         raise click.BadParameter(f"must be line numbers with commas between, as 2,5,9, not {text!r}")
     return tuple(map(int, numbers))
 

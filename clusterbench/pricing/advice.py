@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from clusterbench.cluster import Accelerator
 from clusterbench.errors import SuiteError
@@ -286,13 +287,18 @@ def _candidates(question: Question, profile: Profile, known: KnownRates, refused
                 break  # nor does a larger micro-batch
 
 
-def _micro_batches(global_batch_size: int, dp: int) -> Iterator[int]:
-    """Powers of two that the batch of a dp rank is a multiple of; 1 where there is none, to hear why."""
-    size = 1
-    yield size
-    while global_batch_size % (2 * size * dp) == 0:
-        size *= 2
-        yield size
+@lru_cache(maxsize=1024)  # layouts that differ in all but dp have the same
+def _micro_batches(global_batch_size: int, dp: int) -> Sequence[int]:
+    """Sizes that the batch of a dp rank is a multiple of, the smallest first; 1 where there is none, to hear why.
+
+    >>> _micro_batches(48, 4), _micro_batches(48, 5)
+    ((1, 2, 3, 4, 6, 12), (1,))
+    """
+    of_rank, left = divmod(global_batch_size, dp)
+    if left or not of_rank:
+        return (1,)
+    small = [size for size in range(1, math.isqrt(of_rank) + 1) if of_rank % size == 0]
+    return tuple(sorted({*small, *(of_rank // size for size in small)}))
 
 
 def order_words(first: float, other: float) -> str:

@@ -83,13 +83,32 @@ def _fits(advice: Advice) -> str:
     if not advice.ranked:
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
-            f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}"
+            f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}{_left_out(of)}"
         )
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
         f"recomputation ({advice.num_fitting:,} of {advice.tried:,} forms). The least is needed by {least.words}: "
-        f"{least.memory_bytes / 1e9:.1f} GB."
+        f"{least.memory_bytes / 1e9:.1f} GB.{_left_out(of)}"
     )
+
+
+def _left_out(of: Question) -> str:
+    """Where ranks have an odd part, so that there are other degrees than were asked about.
+
+    >>> from types import SimpleNamespace
+    >>> _left_out(SimpleNamespace(world_size=12))
+    ' Left out are layouts whose tp, pp or cp is no power of two, as 3 of 12 ranks.'
+    >>> _left_out(SimpleNamespace(world_size=64))
+    ''
+    """
+    odd = _odd_part(of.world_size)
+    if odd == 1:
+        return ""
+    return f" Left out are layouts whose tp, pp or cp is no power of two, as {odd} of {of.world_size:,} ranks."
+
+
+def _odd_part(number: int) -> int:
+    return number // (number & -number)
 
 
 def _even_batch(of: Question) -> str:
@@ -101,7 +120,7 @@ def _even_batch(of: Question) -> str:
     >>> _even_batch(SimpleNamespace(world_size=64, global_batch_size=512))
     ''
     """
-    odd = of.world_size // (of.world_size & -of.world_size)
+    odd = _odd_part(of.world_size)
     if of.global_batch_size % odd == 0:
         return ""
     fewer = of.global_batch_size // odd * odd
@@ -115,7 +134,8 @@ def _what_it_takes(advice: Advice, least: Form) -> str:
         return f"Nor does the same batch fit up to {MOST_RANKS:,} GPUs. Shorter sequences need less; {card} would do."
     num_nodes, form = advice.enough_nodes
     return (
-        f"The same batch fits on {plural(num_nodes, 'node')}, as {form.words}: {form.memory_bytes / 1e9:.1f} GB; or "
+        f"Of twice, four times ... as many nodes the same batch first fits on {num_nodes}, as {form.words}: "
+        f"{form.memory_bytes / 1e9:.1f} GB; or "
         f"{card} would do."
     )
 

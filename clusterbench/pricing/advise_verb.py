@@ -31,7 +31,7 @@ NETWORKS = ("400Gb", "100Gb")
 OF_NICS = ("busbw", "node_network")
 """Rates that follow from the NICs of a node where a file does not give them."""
 
-_POWER = re.compile(r"2\^([0-9]{1,2})")
+_TOKENS = re.compile(r"2\^(?P<power>[0-9]{1,2})|(?P<whole>[0-9]{1,15})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,15 @@ class Asked:
                 *_caution(known, self.rates, self.num_nodes),
                 *(comment(f"the cluster as {of.source} has it: {of.words}", "  ") if of.source else ()),
                 *(() if of.gpus_per_node else _server(card)),
-                *([f"# If the NICs of a node are {network}:"] if unsaid else []),
+                *([f"# If the NICs of a node are {network}:"] if unsaid else self._nics()),
             ]
             yield head, known
+
+    def _nics(self) -> list[str]:
+        """What the option says of the network, where no line about a file of the cluster or of rates does."""
+        of = self.cluster
+        is_said = of.nics is not None and self.num_nodes > 1 and not of.source and self.rates is None
+        return [f"# NICs of a node, as --nics says: {of.nics}"] if is_said else []
 
 
 def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Iterator[tuple[str, Advice]]:
@@ -168,8 +174,8 @@ def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) 
             )
         return global_batch_size
     assert tokens is not None
-    power = _POWER.fullmatch(tokens)
-    number = 2 ** int(power[1]) if power else int(tokens) if tokens.isdigit() and len(tokens) < 16 else 0
+    said = _TOKENS.fullmatch(tokens)
+    number = 0 if said is None else 2 ** int(said["power"]) if said["power"] else int(said["whole"])
     if not 1 <= number <= MOST_TOKENS:
         raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22.")
     if number % seq_len:

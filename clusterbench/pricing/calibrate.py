@@ -295,8 +295,10 @@ def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> K
     deviations = np.sqrt(np.diag(found.covariance))
     for name, moved, deviation in zip(found.names, found.moved.tolist(), deviations.tolist(), strict=True):
         of_name = {key: rate for key, rate in known.by_key.items() if split_key(key)[0] == name}
+        if abs(moved) < _STEP and math.isclose(deviation, _deviation(name, known)):
+            continue  # no run depends on it
         least, after = LEAST.get(name, 0.0), math.exp(TWO_SIDED_80 * deviation)
-        is_left = _is_left(max(rate.spread for rate in of_name.values()), after)
+        is_left = _is_left(_spread(name, known), after)
         for key, rate in of_name.items():
             origin = rate.origin if is_left else "calibrated"
             rates[key] = replace(_moved(rate, math.exp(moved), deviation, least, num_runs), origin=origin)
@@ -360,10 +362,12 @@ def most_narrowing(candidates: Mapping[str, StepWork], known: KnownRates, found:
     best = int(np.argmax(gains.sum(axis=1)))
     before = np.diag(found.covariance)
     after = before - gains[best]
-    factors = {
-        name: (math.exp(TWO_SIDED_80 * math.sqrt(was)), math.exp(TWO_SIDED_80 * math.sqrt(max(0.0, is_left))))
-        for name, was, is_left in zip(found.names, before.tolist(), after.tolist(), strict=True)
-    }
+    factors = {}
+    for name, was, is_left in zip(found.names, before.tolist(), after.tolist(), strict=True):
+        own = _spread(name, known)  # a fit may doubt more than that of what no run depends on
+        ends = (math.exp(TWO_SIDED_80 * math.sqrt(max(0.0, variance))) for variance in (was, is_left))
+        first, second = (min(own, end) for end in ends)
+        factors[name] = first, second
     return Narrowing([*candidates][best], factors)
 
 
@@ -382,9 +386,7 @@ def determined(known: KnownRates, found: KnownRates) -> Iterator[str]:
     """How sure each rate is now, and was before, in words: one line."""
     words = []
     for name in RATES:
-        before, after = (
-            max(rate.spread for key, rate in of.by_key.items() if split_key(key)[0] == name) for of in (known, found)
-        )
+        before, after = (_spread(name, of) for of in (known, found))
         if name in FITTED or after != before:
             words.append(f"{name} {after:.2f} ({before:.2f})")
     yield f"80 % intervals, as a factor to each side, and in brackets before: {', '.join(words)}"
@@ -393,9 +395,7 @@ def determined(known: KnownRates, found: KnownRates) -> Iterator[str]:
 def undetermined(known: KnownRates, found: KnownRates, runs: Sequence[Run]) -> Iterator[str]:
     """Which rates the runs left as wide as they were, and what would narrow them."""
     for name in FITTED:
-        before, after = (
-            max(rate.spread for key, rate in of.by_key.items() if split_key(key)[0] == name) for of in (known, found)
-        )
+        before, after = (_spread(name, of) for of in (known, found))
         if after > WIDE and _is_left(before, after) and name not in NOT_KNOWN:
             yield f"not determined: {name} ({RATES[name][1]}), still within a factor of {after:.2f}"
     if not any(run.work.pipeline_nodes > 1 and len(run.work.stages) > 1 for run in runs):
@@ -414,7 +414,12 @@ def _is_left(before: float, after: float) -> bool:
 def _deviation(name: str, known: KnownRates) -> float:
     if name in NOT_KNOWN:
         return NOT_KNOWN[name]
-    return max(math.log(rate.spread) for key, rate in known.by_key.items() if split_key(key)[0] == name) / TWO_SIDED_80
+    return math.log(_spread(name, known)) / TWO_SIDED_80
+
+
+def _spread(name: str, known: KnownRates) -> float:
+    """The widest interval of a name, as a factor to each side."""
+    return max(rate.spread for key, rate in known.by_key.items() if split_key(key)[0] == name)
 
 
 def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_runs: int) -> Expectation:

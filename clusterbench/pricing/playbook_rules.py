@@ -60,7 +60,7 @@ RULES = (
     Rule(
         "tp stays within a node",
         lambda of: of.num_nodes > 1,
-        lambda layout, of: layout.tp <= of.gpus_per_node,
+        lambda layout, of: of.gpus_per_node % layout.tp == 0,  # of 7 GPUs the last shares no node with the next
     ),
     Rule(
         f"cp for very long sequences (here from {LONG:,} tokens on)",

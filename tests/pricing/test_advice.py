@@ -56,6 +56,13 @@ def test_the_fastest_is_the_fastest_of_every_form_there_is(advice):
     assert (advice.ranked[0].step_s, str(advice.ranked[0].layout)) == best
 
 
+def test_a_batch_of_nine_sequences_a_rank_is_not_cut_into_single_ones():
+    """Sizes that are no power of two count, too: 63 sequences on 28 GPUs were advised 9 times slower than they can."""
+    of = replace(question("mixtral-8x7b", 4, 7, batch=63), seq_len=2048)
+    best = advise(of, Ours(), KNOWN).ranked[0]
+    assert best.priced.job.micro_batch_size == 9
+
+
 def test_layouts_are_ranked_once_each_and_all_of_them_fit(advice):
     names = [str(each.layout) for each in advice.ranked]
     assert len(names) == len(set(names)) > 5
@@ -145,7 +152,7 @@ def test_where_nothing_fits_it_is_said_what_it_takes():
     assert done.exit_code == 0
     assert "1. What fits: nothing, in 80 GB." in done.stdout
     text = " ".join(done.stdout.replace("\n#", "").split())
-    assert "The same batch fits on 16 nodes, as " in text
+    assert "Of twice, four times ... as many nodes the same batch first fits on 16, as " in text
     assert "GB; or a card of " in text
 
 
@@ -155,7 +162,7 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     done = run(*on_one)
     text = " ".join(done.stdout.replace("\n#", "").split())
     assert "1. What fits: nothing, in 80 GB. tp1, micro-batch 1, full recompute needs least: " in text
-    assert "The same batch fits on 2 nodes, as " in text
+    assert "Of twice, four times ... as many nodes the same batch first fits on 2, as " in text
     assert "larger batch" not in text
     held = re.search(r"With 'precision: pure_bfloat16' \(.*: 8 bytes a parameter\) tp1.* needs ([0-9.]+) GB and", text)
     assert 8 * named_shape("llama-8b").num_parameters < 1e9 * float(held[1]) < CARD.memory_bytes
@@ -163,6 +170,14 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
     assert "1. What fits: nothing, in 80 GB." in other.stdout
     assert "precision" not in other.stdout
     assert "1 NVIDIA H100 80GB HBM3: 1 sequence of 4,096 = 4,096 tokens a step" in text
+
+
+def test_degrees_that_were_not_asked_about_are_said_where_there_are_any():
+    """pp3-dp4 runs on 12 ranks, and no ranking has it."""
+    of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--global-batch-size", "12", "--nics", "8x400Gb")
+    said = "Left out are layouts whose tp, pp or cp is no power of two, as 3 of 12 ranks."
+    assert said in " ".join(run(*of, "--gpus-per-node", "6").stdout.replace("\n#", "").split())
+    assert "Left out" not in run(*of, "--gpus-per-node", "2").stdout
 
 
 def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
@@ -258,6 +273,7 @@ def test_a_network_that_is_not_said_gives_two_answers():
             ("--tokens", "2^99"),
             "error: --tokens '2^99' is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22",
         ),
+        (("--tokens", "\u00b2"), "error: --tokens '\u00b2' is no number of tokens a step"),
         (("--tokens", "2**22"), "error: --tokens '2**22' is no number of tokens a step"),
         (("--tokens", "4096", "--nics", "400"), "error: --nics '400' is not of the form 8x400Gb"),
         (("--tokens", "4096", "--profile", "mine"), "error: no profile 'mine'."),

@@ -94,7 +94,7 @@ def test_without_a_second_node_the_pipelines_factor_stays_unknown_and_is_named(w
     assert found.by_key["pipeline_factor"].spread > 3
     said = [*undetermined(TYPICAL, found, on_one)]
     assert any("pipeline_factor" in sentence for sentence in said)
-    assert found.by_key["pipeline_factor"].origin == "typical"
+    assert found.by_key["pipeline_factor"] == TYPICAL.by_key["pipeline_factor"]  # was 5.91 after 4.00, of so many runs
     assert any(sentence.startswith("not determined: step_time ") for sentence in said)
     for name in TRUE:
         origins = {rate.origin for key, rate in found.by_key.items() if key.split("[")[0] == name}

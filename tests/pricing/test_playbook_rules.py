@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clusterbench.cluster import accelerators
 from clusterbench.job import TrainingJob
@@ -74,6 +75,9 @@ def test_what_each_rule_asks_for() -> None:
     assert of_all["tp stays within a node"].holds
     wide = said(of, ranked(of, dp64_tp16__sp=1.0, dp1024__zero3=1.2))
     assert not wide["tp stays within a node"].holds
+    odd = replace(of, num_nodes=2, gpus_per_node=7)
+    crossing = said(odd, ranked(odd, dp7_tp2__sp=1.0, dp14=1.2))
+    assert not crossing["tp stays within a node"].holds  # ranks 6 and 7
 
 
 def test_sequences_decide_about_cp_and_experts_about_ep() -> None:

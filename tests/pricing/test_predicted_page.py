@@ -54,6 +54,8 @@ def test_page_and_terminal_say_that_nothing_was_measured_and_by_which_rates(tmp_
     assert "Every figure on this page is worked out. No step of it was run." in text
     assert "NOT MEASURED: datasheet of h100-sxm-80gb x typical." in text
     assert "prices are of the steps of nanotron" in text
+    assert "NICs of a node, as --nics says: 8x400Gb" in text
+    assert "NICs of a node, as --nics says: 8x400Gb" in said.stdout
     assert "src=" not in text
     assert "href=" not in text.replace('href="#', "")
 

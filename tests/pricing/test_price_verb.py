@@ -199,7 +199,11 @@ def test_cards_are_found_by_the_words_of_publications_and_others_cost_their_own_
 
 @pytest.mark.parametrize(
     ("lines", "said"),
-    [("2,x", "must be line numbers with commas between"), ("2,999", "playbook_sample.csv:999: no row with a measured")],
+    [
+        ("2,x", "must be line numbers with commas between"),
+        ("\u00b2", "must be line numbers with commas between"),
+        ("2,999", "playbook_sample.csv:999: no row with a measured"),
+    ],
 )
 def test_lines_that_are_not_there_are_said(lines, said):
     done = run("calibrate", SAMPLE, "--profile", "nanotron", "--lines", lines)

@@ -7,6 +7,7 @@ gradients are reduced and when. Each names where that was read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -182,7 +183,7 @@ def named_profile(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class Reach:
-    """How many nodes a group lies on, and how many groups like it use the network of one of them."""
+    """How many nodes a group lies on, and how many such groups the network of one of them has to serve at once."""
 
     nodes: int
     sharing: int
@@ -190,24 +191,57 @@ class Reach:
 
 @lru_cache(maxsize=4096)  # of a layout it is asked with each micro-batch and each way to recompute
 def reach(layout: ParallelLayout, axis: str, ranks_per_node: int, rank_order: str) -> Reach:
-    """Where the first group along an axis lies.
+    """Where the group along an axis lies that is on most nodes.
 
     >>> reach(ParallelLayout.parse("dp8-tp4"), "dp", 8, "megatron")
     Reach(nodes=4, sharing=4)
+    >>> reach(ParallelLayout.parse("dp7-tp2"), "tp", 7, "megatron")  # ranks 6 and 7
+    Reach(nodes=2, sharing=7)
     """
-    return _reach(layout.members(axis, rank_order), ranks_per_node)
+    first = layout.members(axis, rank_order)
+    if not _is_like_others(first, ranks_per_node):
+        return _widest(layout.groups(axis, rank_order), ranks_per_node)
+    return _reach(first, ranks_per_node)
 
 
 @lru_cache(maxsize=4096)
 def reach_of_shards(layout: ParallelLayout, axis: str, ranks: int, ranks_per_node: int, rank_order: str) -> Reach:
-    """The same of a group that shards weights, of so many neighbours on the data axis, or of one that replicates these.
+    """The same of groups that shard weights, of so many neighbours on the data axis, or of those that replicate these.
 
     >>> layout = ParallelLayout.parse("dp64+zero3")
     >>> [reach_of_shards(layout, axis, 8, 8, "megatron") for axis in ("shard", "replica")]
     [Reach(nodes=1, sharing=1), Reach(nodes=8, sharing=8)]
     """
-    members = layout.members(layout.data_axis, rank_order)
-    return _reach(members[:ranks] if axis == SHARD else members[:: len(members) // ranks], ranks_per_node)
+
+    def parts(members: Sequence[int]) -> list[Sequence[int]]:
+        number = len(members) // ranks
+        if axis == SHARD:
+            return [members[at * ranks : (at + 1) * ranks] for at in range(number)]
+        return [members[at::number] for at in range(number)]
+
+    first = parts(layout.members(layout.data_axis, rank_order))[0]
+    if not _is_like_others(first, ranks_per_node):
+        groups = layout.groups(layout.data_axis, rank_order)
+        return _widest([part for group in groups for part in parts(group)], ranks_per_node)
+    return _reach(first, ranks_per_node)
+
+
+def _is_like_others(first: Sequence[int], ranks_per_node: int) -> bool:
+    """Whether groups of this size and stride lie on nodes all alike: each within one, or evenly over whole ones."""
+    stride = first[1] - first[0] if len(first) > 1 else 1
+    span = stride * len(first)
+    return (
+        ranks_per_node % span == 0
+        or stride % ranks_per_node == 0
+        or (span % ranks_per_node == 0 and ranks_per_node % stride == 0)
+    )
+
+
+def _widest(groups: Sequence[Sequence[int]], ranks_per_node: int) -> Reach:
+    """Of all groups: a ring is as slow as where it has the fewest GPUs of a node, and with them of its NICs."""
+    on_nodes = [Counter(rank // ranks_per_node for rank in group) for group in groups]
+    fewest = min((min(ranks.values()) for ranks in on_nodes if len(ranks) > 1), default=ranks_per_node)
+    return Reach(max(map(len, on_nodes)), ranks_per_node // fewest)
 
 
 def _reach(members: Sequence[int], ranks_per_node: int) -> Reach:
