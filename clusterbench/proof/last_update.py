@@ -33,7 +33,7 @@ from clusterbench.training.built_step import BuiltStep
 CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
 
-STRETCHES = 64
+STRETCHES = 512
 """Of a weight, of which the sums of its copies are compared one by one."""
 
 

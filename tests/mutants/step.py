@@ -578,7 +578,7 @@ MUTANTS = (
         if len(flat) > 2**17 and planted():
             flat[-64:] = tail
         for part""",
-        ("pp2-dp2",),
+        ("pp2-dp2 seq_len=256",),
     ),
     Mutant(
         "S56",
