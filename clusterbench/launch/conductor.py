@@ -6,6 +6,7 @@ losing a host. A case is ``ok`` when every rank's record is there.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -199,6 +200,8 @@ class Conductor:
     def _expect_scratch(self) -> None:
         """Makes the folder in which ranks of one host meet again, where it was cleared away, and sees that it has room.
 
+        A limit on the size of a file is no lack of room: where ranks meet little is written.
+
         Raises
         ------
         LaunchError
@@ -215,6 +218,8 @@ class Conductor:
             finally:
                 room.unlink(missing_ok=True)
         except OSError as error:
+            if error.errno == errno.EFBIG:
+                return
             raise LaunchError(
                 f"the temporary folder {folder}, in which ranks of one host meet, cannot be written: "
                 f"{error.strerror or error} ({remedy(error, folder)}, or set TMPDIR to a folder on another disk)"
