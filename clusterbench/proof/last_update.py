@@ -33,8 +33,12 @@ from clusterbench.training.built_step import BuiltStep
 CLIP_EPSILON = 1e-6
 """Which torch adds to the norm it divides by."""
 
-STRETCHES = 512
-"""Of a weight, of which the sums of its copies are compared one by one."""
+STRETCHES, LEAST_STRETCH = 512, 512
+"""Of a weight, of which the sums of its copies are compared one by one, and elements of one.
+
+Adam's first update is the sign of a gradient, so that a last bit may turn one near 0: of so many elements one such is
+2 / 512^0.5 = 0.09 updates.
+"""
 
 
 def check_last_update(
@@ -216,7 +220,7 @@ def _stretches(num_weights: int, world_size: int) -> int:
 
 
 def _stretch_of(numel: int, most: int) -> int:
-    return -(-numel // most)
+    return min(numel, max(LEAST_STRETCH, -(-numel // most)))
 
 
 def _sums_of_stretches(value: Tensor, most: int) -> Tensor:
