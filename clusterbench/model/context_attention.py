@@ -24,7 +24,6 @@ from clusterbench.engine.compat import (
     flash_attention_backward,
     reduce_scatter_flat,
 )
-from clusterbench.job import sequence
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Local q (B, N, S, D), k and v (B, K, S, D) to local output (B, N, S, D), causal over the whole sequence."""
@@ -35,18 +34,8 @@ Block = tuple[slice, slice, bool]
 ALL = slice(None)
 
 
-def positions(seq_len: int, degree: int, rank: int, kind: str) -> Tensor:
-    """Positions in the whole sequence that a rank holds, in the order it holds them.
-
-    >>> positions(16, 4, 1, "zigzag").tolist()
-    [2, 3, 12, 13]
-    """
-    held = sequence.positions(seq_len, degree, rank, kind)
-    return torch.cat([torch.arange(part.start, part.stop) for part in held])
-
-
 def attend(kind: str, group: dist.ProcessGroup) -> Attend:
-    """Attention for a sequence laid out by ``positions`` over ``group``. All ranks call it, and its backward.
+    """Attention for a sequence that a rank has its positions of, over ``group``. All ranks call it, and its backward.
 
     Notes
     -----

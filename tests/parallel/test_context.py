@@ -26,6 +26,7 @@ def error_of(kind: str, heads: int, kv_heads: int, defect: str, recompute: bool)
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.checkpoint import checkpoint
 
+    from clusterbench.job import sequence
     from clusterbench.model import context_attention
 
     rank, degree = dist.get_rank(), dist.get_world_size()
@@ -37,7 +38,8 @@ def error_of(kind: str, heads: int, kv_heads: int, defect: str, recompute: bool)
     }
     wrong = {"zigzag": "ring", "all_gather": "ring", "ring": "zigzag", "ulysses": "zigzag"}[kind]
     arrangement = wrong if defect == DEFECTS[2] else kind
-    mine = context_attention.positions(SEQ_LEN, degree, rank, arrangement)
+    held = sequence.positions(SEQ_LEN, degree, rank, arrangement)
+    mine = torch.cat([torch.arange(part.start, part.stop) for part in held])
     arrived = context_attention._Hop.arrived
     if defect == DEFECTS[1]:
         context_attention._Hop.arrived = lambda hop: [arrived(hop), hop._leaving][1]  # type: ignore[method-assign]
