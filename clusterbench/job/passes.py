@@ -151,4 +151,28 @@ def updates_between(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+PROJECTIONS = 8
+"""Of the gradient of each kind of weight. Their root mean square is off by a quarter, one in three times."""
+
+
+def projection(kind: str, index: int) -> str:
+    """How evidence is named of the first step's gradient of a kind of weight: its norm, then its projections.
+
+    >>> projection("attention.key", 0), projection("attention.key", 2)
+    ('first_gradient_of_attention.key_norm', 'first_gradient_of_attention.key_2')
+    """
+    return f"first_gradient_of_{kind}_{index or 'norm'}"
+
+
+def kind_of_projection(name: str) -> str:
+    """Of which kind of weight a name of :func:`projection` speaks; empty for other names.
+
+    >>> kind_of_projection("first_gradient_of_attention.key_2"), kind_of_projection("first_norm")
+    ('attention.key', '')
+    """
+    found = _PROJECTION.fullmatch(name)
+    return found[1] if found else ""
+
+
+_PROJECTION = re.compile(r"first_gradient_of_(.+)_(?:norm|\d+)")
 _BETWEEN = re.compile(r"update_(\d+)_(?:loss|norm)")

@@ -1,8 +1,8 @@
-"""Cases that compute the same agree: losses and gradient norms of timed steps, held against each other.
+"""Cases that compute the same agree: losses and gradients of timed steps, held against each other.
 
-A layout changes where a step is computed and not what. So the first step after the seed's weights has one loss and one
-gradient norm in every layout, and so has the last one after as many updates. This looks at the step that was timed, at
-its own size, where the proof looks at a small twin.
+A layout changes where a step is computed and not what. So the first step after the seed's weights has one loss, one
+gradient norm and one gradient in every layout, and the last one after as many updates has one loss and one norm. This
+looks at the step that was timed, at its own size, where the proof looks at a small twin.
 """
 
 from __future__ import annotations
@@ -10,23 +10,39 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
-from clusterbench.job.passes import MOST_UPDATES, ON_ONE_RANK, between, updates_between
+from clusterbench.job.passes import (
+    MOST_UPDATES,
+    ON_ONE_RANK,
+    PROJECTIONS,
+    between,
+    kind_of_projection,
+    projection,
+    updates_between,
+)
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import Option
 from clusterbench.parallel import active_in, from_options
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
-from clusterbench.shape import OWN_SHAPE, shape_of
+from clusterbench.shape import OWN_SHAPE, ModelShape, shape_of
 from clusterbench.types import Agreement, Case, Metric
 
 DISPUTED = "not proven"
 _MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
+_OF_GRADIENTS = (
+    "three times what tp2+sp and one rank differed by in 2 to 96 layers on a CPU, by 8 projections; of gradients that "
+    "have nothing to do with each other it is 1.4"
+)
+
+
+Number = tuple[float, ...]
+"""What is compared: one number, or the norm of a gradient and its projections."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,7 @@ class Statistic:
     name
         Of the evidence.
     words
-        What it is; with the place of a number where there are several.
+        What it is; with the label of a number where there are several.
     of_update
         Whether what an option makes of gradients or updates shows in it.
     is_last
@@ -52,10 +68,10 @@ class Statistic:
         How far where products are rounded more coarsely than by their dtype, as a multiple of that: scales are of what
         a rank multiplies at a time, so layouts and micro-batches round elsewhere. Twins in float8 of 2 and 32 layers
         were 0.05 and 0.2 of a rounding off in the loss, and 0.2 in the norm of all gradients.
-    is_norm
-        Whether it is of gradients, and so rounded the more the narrower a model is.
-    of_each
-        Where it is one number for each step between the first and the last: of which statistic.
+    is_of_gradients
+        And so rounded the more the narrower and deeper a model is.
+    measured
+        What its limits rest on.
     """
 
     name: str
@@ -65,16 +81,36 @@ class Statistic:
     limits: Mapping[str, tuple[float, float]]
     of_rounding: float = 0.0
     of_products: float = 0.0
-    of_each: str = ""
-    is_norm: bool = False
+    is_of_gradients: bool = False
+    measured: str = _MEASURED
+    is_one_number: ClassVar[bool] = True
 
-    def values(self, evidence: Mapping[str, float]) -> tuple[float, ...]:
-        """The numbers in some evidence; none where it has none."""
-        if not self.of_each:
-            return (evidence[self.name],) if self.name in evidence else ()
+    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
+        """By label what some evidence has of it: one without a label, one for each step or one for each weight."""
+        return {"": (evidence[self.name],)} if self.name in evidence else {}
+
+
+@dataclass(frozen=True)
+class OfEachStep(Statistic):
+    """One number for each step between the first and the last: a ``loss`` or a ``norm``."""
+
+    of: str = ""
+    is_one_number = False
+
+    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
         updates = sorted(filter(None, map(updates_between, evidence)))
-        names = dict.fromkeys(between(update, self.of_each) for update in updates)
-        return tuple(evidence[name] for name in names if name in evidence)
+        names = {update: between(update, self.of) for update in updates}
+        return {str(update): (evidence[name],) for update, name in names.items() if name in evidence}
+
+
+class OfEachWeight(Statistic):
+    """The gradient of each kind of weight: its norm and its projections."""
+
+    is_one_number = False
+
+    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
+        kinds = dict.fromkeys(filter(None, map(kind_of_projection, evidence)))
+        return {kind: tuple(evidence[projection(kind, index)] for index in range(1 + PROJECTIONS)) for kind in kinds}
 
 
 _LOSSES = {"float64": (1e-8, 1e-8), "float32": (1e-4, 1e-2), "bfloat16": (2e-2, 5e-2)}
@@ -97,7 +133,7 @@ STATISTICS = (
         {"float64": (1e-11, 1e-11), "float32": (1e-5, 1e-2), "bfloat16": (5e-3, 3e-2)},
         0.1,
         1.0,
-        is_norm=True,
+        is_of_gradients=True,
     ),
     Statistic(
         "loss",
@@ -116,10 +152,21 @@ STATISTICS = (
         _NORMS,
         5.0,
         5.0,
-        is_norm=True,
+        is_of_gradients=True,
     ),
-    Statistic("losses_between", "the loss of step {}", True, True, _LOSSES, 0.5, 2.0, "loss"),
-    Statistic("norms_between", "the gradient norm of step {}", True, True, _NORMS, 5.0, 5.0, "norm", is_norm=True),
+    OfEachStep("losses_between", "the loss of step {}", True, True, _LOSSES, 0.5, 2.0, of="loss"),
+    OfEachStep("norms_between", "the gradient norm of step {}", True, True, _NORMS, 5.0, 5.0, True, of="norm"),
+    OfEachWeight(
+        "first_gradients",
+        "the gradient of {} in the first step",
+        True,
+        False,
+        {"float64": (1e-4, 1e-4), "float32": (1e-3, 0.3), "bfloat16": (0.3, 1.0)},
+        of_rounding=2.0,
+        of_products=16.0,
+        is_of_gradients=True,
+        measured=_OF_GRADIENTS,
+    ),
 )
 
 
@@ -154,32 +201,36 @@ class _Seen:
 
     Attributes
     ----------
-    values
-        Of each repeat: one number, or one for each step.
+    numbers
+        Of each repeat, by label.
     alone
         What one rank computed behind the clock; empty where that was not asked for, or is not to be known.
     """
 
     history: History
-    values: tuple[tuple[float, ...], ...]
-    alone: tuple[float, ...] = ()
+    numbers: tuple[Mapping[str, Number], ...]
+    alone: Mapping[str, Number] = field(default_factory=dict)
 
-    def off(self, reference: Sequence[float]) -> float:
-        """The largest relative distance."""
-        return max(max(_off(values, reference)) for values in self.values)
+    def off(self, reference: Mapping[str, Number]) -> float:
+        """The largest distance."""
+        return max(apart(number, reference[label]) for of_repeat in self.numbers for label, number in of_repeat.items())
 
-    def furthest(self, reference: Sequence[float]) -> tuple[int, float]:
-        """Which number is furthest off, and what it is here."""
-        values = max(self.values, key=lambda values: max(_off(values, reference)))
-        off = _off(values, reference)
-        return off.index(max(off)), values[off.index(max(off))]
+    def furthest(self, reference: Mapping[str, Number]) -> tuple[str, Number]:
+        """The label of the number that is furthest off, and what it is here."""
+        every = ((label, number) for of_repeat in self.numbers for label, number in of_repeat.items())
+        return max(every, key=lambda item: apart(item[1], reference[item[0]]))
 
 
-def _off(values: Sequence[float], reference: Sequence[float]) -> list[float]:
-    return [
-        abs(value - wanted) / abs(wanted) if wanted else math.inf
-        for value, wanted in zip(values, reference, strict=True)
-    ]
+def apart(number: Number, wanted: Number) -> float:
+    """The relative distance of two numbers, or of two gradients by their projections.
+
+    >>> apart((1.5,), (1.0,)), apart((5.0, 3.0, -4.0), (5.0, 3.0, 1.0))
+    (0.5, 0.7071067811865476)
+    """
+    if number == wanted:
+        return 0.0
+    compared = [(got - due) ** 2 for got, due in zip(number[1:] or number, wanted[1:] or wanted, strict=True)]
+    return math.sqrt(sum(compared) / len(compared)) / abs(wanted[0]) if wanted[0] else math.inf
 
 
 def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping[str, Option]) -> Iterator[list[_Seen]]:
@@ -187,23 +238,23 @@ def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping
     groups: dict[tuple[object, ...], list[_Seen]] = defaultdict(list)
     for history in histories:
         evidence = [seen.evidence[0] for seen in history.observations if seen.evidence]
-        values = tuple(filter(None, map(statistic.values, evidence)))
+        numbers = tuple(filter(None, map(statistic.numbers, evidence)))
         updates = {seen.get("num_updates") for seen in evidence} if statistic.is_last else {None}
-        numbers = {len(of_repeat) for of_repeat in values}
-        if len(numbers) == 1 and len(updates) == 1:
+        labels = {tuple(sorted(of_repeat)) for of_repeat in numbers}
+        if len(labels) == 1 and len(updates) == 1:
             alone = _alone(history, statistic, *updates)
-            seen = _Seen(history, values, alone if len(alone) in numbers else ())
-            groups[(*numbers, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
+            seen = _Seen(history, numbers, alone if tuple(sorted(alone)) in labels else {})
+            groups[(*labels, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
     yield from groups.values()
 
 
-def _alone(history: History, statistic: Statistic, num_updates: float | None) -> tuple[float, ...]:
+def _alone(history: History, statistic: Statistic, num_updates: float | None) -> Mapping[str, Number]:
     """What one rank computed behind the clock of a case, after as many updates."""
     for observation in history.observations:
         for of_rank in ON_ONE_RANK.of(observation)[:1]:
             if num_updates in (None, of_rank.get("num_updates")):
-                return statistic.values(of_rank)
-    return ()
+                return statistic.numbers(of_rank)
+    return {}
 
 
 def one_rank_key(case: Case, options: Mapping[str, Option]) -> str:
@@ -282,52 +333,73 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
     limit = limit_of(point, statistic, rounding)
     reference = _reference(group, limit)
     for seen in group:
-        case, values = seen.history.case, seen.values[-1]
-        if statistic.is_last and not statistic.of_each and _updates(seen) > MOST_UPDATES:
+        case, numbers = seen.history.case, seen.numbers[-1]
+        if statistic.is_last and statistic.is_one_number and _updates(seen) > MOST_UPDATES:
             basis = f"not compared: how far rounding goes in more than {MOST_UPDATES} updates was not measured"
             yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         elif reference is None:
-            other = max((other for other in group if other is not seen), key=lambda other: other.off(values))
-            at, value = other.furthest(values)
+            other = max((other for other in group if other is not seen), key=lambda other: other.off(numbers))
+            label, number = other.furthest(numbers)
             basis = (
-                f"{DISPUTED}: {_words(statistic, at)} is {values[at]:.7g}, and {value:.7g} in {other.history.case.id}"
-                f"; {_neither(group)} says which is right"
+                f"{DISPUTED}: {statistic.words.format(label)} is {told(numbers[label])}, and {told(number)} in "
+                f"{other.history.case.id}; {_neither(group)} says which is right"
             )
             yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         else:
             of_reference, where = reference
-            off, (at, value) = seen.off(of_reference), seen.furthest(of_reference)
-            held_against = f"{of_reference[at]:.7g} {where}"
-            basis = f"at most; {_MEASURED}; against {held_against}"
+            off, (label, number) = seen.off(of_reference), seen.furthest(of_reference)
+            held_against = f"{told(of_reference[label])} {where}"
+            basis = f"at most; {statistic.measured}; against {held_against}"
             wrong = (
-                f"{_words(statistic, at)} is {value:.7g}, and {held_against}: {off:.2g} apart, where {limit:g} "
-                f"is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
+                f"{statistic.words.format(label)} is {told(number)}, and {held_against}: {off:.2g} apart, where "
+                f"{limit:g} is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
             )
             yield case.hash, agreement_figure(statistic, off, limit, basis), "" if off <= limit else wrong
 
 
+def told(number: Number) -> str:
+    """A number in a sentence; of a gradient its norm.
+
+    >>> told((1.5,)), told((5.0, 3.0, -4.0))
+    ('1.5', 'of norm 5')
+    """
+    return f"{number[0]:.7g}" if len(number) == 1 else f"of norm {number[0]:.6g}"
+
+
 _MOST_OF_NARROW = 0.3
-"""However narrow a model is: as much as where a router's choice follows rounding."""
+"""However narrow and deep a model is: as much as where a router's choice follows rounding."""
 
 
-def _of_width(hidden_size: int) -> float:
-    """How many times as far gradient norms of a narrow model may differ in bfloat16: less of the rounding cancels.
+def _of_norms(shape: ModelShape) -> float:
+    """How many times as far gradient norms may differ in bfloat16: of a narrow model less of the rounding cancels.
 
     Of one rank they were off by 0.0012 where a model was 64 wide, by 0.006 where it was 16 and by 0.0175 where it was 8
     (root mean squares over 8 seeds); of models 2 and 4 wide two layouts were up to 0.054 apart in the first step, and
-    0.107 in a later one.
+    0.107 in a later one. What each layer rounds the next ones go on from: norms of tp2+sp and one rank were 0.0006
+    apart in 2 layers 64 wide, 0.0031 in 32 and 0.0092 in 96, and 0.001 in 64 layers 512 wide (over 4 seeds).
 
-    >>> _of_width(16), _of_width(4096)
+    >>> from dataclasses import replace
+    >>> from clusterbench.shape import named_shape
+    >>> _of_norms(replace(named_shape("llama-tiny"), hidden_size=16)), _of_norms(named_shape("llama-405b"))
     (4.0, 1.0)
     """
-    return max(1.0, 64 / hidden_size)
+    return max(1.0, 64 / shape.hidden_size * max(1.0, shape.num_layers / 8))
 
 
-def _words(statistic: Statistic, at: int) -> str:
-    return statistic.words.format(at + 2)  # the step after the first is the first between
+def _of_losses(shape: ModelShape, tokens: int) -> float:
+    """The same of losses: means over tokens, of what as many layers have rounded.
+
+    Of 128 tokens they were up to 0.0002 apart in 2 layers, 0.0006 in 32 and 0.0009 in 96.
+
+    >>> from dataclasses import replace
+    >>> from clusterbench.shape import named_shape
+    >>> _of_losses(replace(named_shape("llama-tiny"), num_layers=32), 128), _of_losses(named_shape("llama-405b"), 8192)
+    (2.0, 1.0)
+    """
+    return max(1.0, math.sqrt(shape.num_layers / 8 * 128 / tokens))
 
 
-def _reference(group: Sequence[_Seen], limit: float) -> tuple[Sequence[float], str] | None:
+def _reference(group: Sequence[_Seen], limit: float) -> tuple[Mapping[str, Number], str] | None:
     """What a group should show, and where that is seen.
 
     That is on one rank behind the clock, in cases on one rank, or in more than half of all, whichever there is. Cases
@@ -337,17 +409,23 @@ def _reference(group: Sequence[_Seen], limit: float) -> tuple[Sequence[float], s
     if behind:
         return behind[0][0], f"on one rank behind the clock of {behind[0][1]}"
     alone = [seen for seen in group if seen.history.case.world_size == 1]
-    if alone and all(seen.off(alone[0].values[-1]) <= limit for seen in alone):
+    if alone and all(seen.off(alone[0].numbers[-1]) <= limit for seen in alone):
         return _medians(alone), f"in {alone[0].history.case.id}, on one rank"
-    agreeing = max(([seen for seen in group if seen.off(center.values[-1]) <= limit] for center in group), key=len)
+    agreeing = max(([seen for seen in group if seen.off(center.numbers[-1]) <= limit] for center in group), key=len)
     if len(agreeing) > 1 and 2 * len(agreeing) > len(group):
         where = f"in {len(agreeing)} of {len(group)} cases that compute the same"
         return _medians(agreeing), where
     return None
 
 
-def _medians(group: Sequence[_Seen]) -> list[float]:
-    return [median(numbers) for numbers in zip(*(values for seen in group for values in seen.values), strict=True)]
+def _medians(group: Sequence[_Seen]) -> dict[str, Number]:
+    every = [numbers for seen in group for numbers in seen.numbers]
+    return {label: middle_of([numbers[label] for numbers in every]) for label in every[0]}
+
+
+def middle_of(numbers: Sequence[Number]) -> Number:
+    """Of each of what they are made of the median."""
+    return tuple(map(median, zip(*numbers, strict=True)))
 
 
 def _neither(group: Sequence[_Seen]) -> str:
@@ -375,8 +453,10 @@ def limit_of(point: Mapping[str, Any], statistic: Statistic, rounding: float = 0
     limit = max(
         statistic.limits[point["dtype"]][routes], statistic.of_rounding * rounding, statistic.of_products * coarse
     )
-    if statistic.is_norm and point["dtype"] == "bfloat16":
-        limit = max(limit, min(_MOST_OF_NARROW, limit * _of_width(shape.hidden_size)))
+    if point["dtype"] == "bfloat16":
+        tokens = point["global_batch_size"] * point["seq_len"]
+        times = _of_norms(shape) if statistic.is_of_gradients else _of_losses(shape, tokens)
+        limit = max(limit, min(_MOST_OF_NARROW, limit * times))
     return limit
 
 

@@ -12,7 +12,16 @@ from clusterbench.expected.formulas import StepFormulas
 from clusterbench.formulas.statistics import median
 from clusterbench.job.passes import MOST_UPDATES
 from clusterbench.layout import ParallelLayout
-from clusterbench.measured.agreement import DISPUTED, STATISTICS, agreement_figure, limit_of
+from clusterbench.measured.agreement import (
+    DISPUTED,
+    STATISTICS,
+    OfEachStep,
+    agreement_figure,
+    apart,
+    limit_of,
+    middle_of,
+    told,
+)
 from clusterbench.measured.step import evidence_metrics, proof_metrics, step_metrics
 from clusterbench.run_folder.attempts import History, host_of, iteration_times
 from clusterbench.types import Agreement, Case, Metric, Observation
@@ -98,23 +107,30 @@ def _compared(case: Case, observation: Observation) -> Iterator[tuple[Metric, st
     size = ParallelLayout.parse(str(case.point["layout"])).world_size
     firsts = range(0, len(observation.evidence), size)
     for statistic in STATISTICS:
-        values = {first: statistic.values(observation.evidence[first]) for first in firsts}
-        if statistic.of_each or len(values) < 2 or not all(values.values()):
+        of_nodes = {first: statistic.numbers(observation.evidence[first]) for first in firsts}
+        if isinstance(statistic, OfEachStep) or len(of_nodes) < 2 or not all(of_nodes.values()):
             continue
         updates = observation.evidence[0].get("num_updates", 0.0)
         if statistic.is_last and updates > MOST_UPDATES:
             continue
-        limit, middle = limit_of(case.point, statistic), median([value for (value,) in values.values()])
-        off = {first: _apart(value, middle) for first, (value,) in values.items()}
-        beyond = [first for first in firsts if not off[first] <= limit]
-        worst = max(firsts, key=lambda first: off[first])
-        named = few([f"{values[first][0]:.7g} on {host_of(observation, first)}" for first in beyond or [worst]])
-        said = f"{statistic.words} is {named}, and {middle:.7g} on the middle one of {len(values)} nodes"
-        if beyond and (len(values) < _FEWEST or 2 * len(beyond) >= len(values)):
+        limit = limit_of(case.point, statistic)
+        middle = {label: middle_of([numbers[label] for numbers in of_nodes.values()]) for label in of_nodes[0]}
+        furthest = {
+            first: max((apart(number, middle[label]), label) for label, number in numbers.items())
+            for first, numbers in of_nodes.items()
+        }
+        beyond = [first for first in firsts if not furthest[first][0] <= limit]
+        worst = max(firsts, key=lambda first: furthest[first])
+        off, label = furthest[worst]
+        named = few([f"{told(of_nodes[at][label])} on {host_of(observation, at)}" for at in beyond or [worst]])
+        said = (
+            f"{statistic.words.format(label)} is {named}, and {told(middle[label])} on the middle one of "
+            f"{len(of_nodes)} nodes"
+        )
+        if beyond and (len(of_nodes) < _FEWEST or 2 * len(beyond) >= len(of_nodes)):
             yield agreement_figure(statistic, None, limit, f"{DISPUTED}: {said}"), ""
         else:
             wrong = (
-                f"{said}, which compute the same: {off[worst]:.2g} apart, where {limit:g} is allowed in "
-                f"{case.point['dtype']}"
+                f"{said}, which compute the same: {off:.2g} apart, where {limit:g} is allowed in {case.point['dtype']}"
             )
-            yield agreement_figure(statistic, off[worst], limit, "at most; between nodes"), wrong if beyond else ""
+            yield agreement_figure(statistic, off, limit, "at most; between nodes"), wrong if beyond else ""

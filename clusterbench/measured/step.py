@@ -72,7 +72,7 @@ EVIDENCE = (
     FACTORS,
     "parity_parameters",
     "routing_margin",
-    *(statistic.name for statistic in STATISTICS if not statistic.of_each),
+    *(statistic.name for statistic in STATISTICS if statistic.is_one_number),
     "num_updates",
     "compiled_frames",
     "graph_breaks",

@@ -8,18 +8,15 @@ memory, at any size of the job.
 from __future__ import annotations
 
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from clusterbench.engine.dtensor import local
-from clusterbench.engine.memory import every_optimizer
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
@@ -27,6 +24,7 @@ from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.by_chance import Updated, bias_of
 from clusterbench.proof.copies import Copies, check_copies, sampled, samples_to_the_column
+from clusterbench.proof.stepped import number_of, of_all_ranks, stepped
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
 
@@ -103,7 +101,7 @@ def _step_again(
 
 def _watched(step: BuiltStep, rig: Rig) -> list[_Update]:
     """Runs a step, and returns what it made of each weight. A collective."""
-    before, copies = {name: _state_of(*stepped) for name, stepped in _stepped(step).items()}, Copies(step)
+    before, copies = {name: _state_of(*seen) for name, seen in stepped(step).items()}, Copies(step)
     num_updates = step.num_steps
     _spoil_gradients(step)
     step()
@@ -172,13 +170,9 @@ def _norm_of_parts(step: BuiltStep, names: list[str], rig: Rig) -> float:
     for index, name in enumerate(names):
         gradient = gradients.get(parts[name].value.data_ptr()) if name in parts else None
         if gradient is not None and gradient.numel():
-            own[index] = torch.tensor([1 + _number_of(parts[name].place), float(gradient.double().square().sum())])
-    squares = (dict(of_weight) for of_weight in _of_all_ranks(own, rig).transpose(0, 1).tolist())
+            own[index] = torch.tensor([number_of(parts[name].place), float(gradient.double().square().sum())])
+    squares = (dict(of_weight) for of_weight in of_all_ranks(own, rig).transpose(0, 1).tolist())
     return math.sqrt(sum(square for of_weight in squares for place, square in of_weight.items() if place))
-
-
-def _number_of(place: tuple[slice, ...]) -> int:
-    return zlib.crc32(repr([(part.start, part.stop) for part in place]).encode())
 
 
 # Copies
@@ -195,10 +189,10 @@ def _apart(step: BuiltStep, names: list[str], rig: Rig) -> tuple[float, str]:
     for index, name in enumerate(names):
         if name in parts and (numel := parts[name].value.numel()):
             sums = _sums_of_stretches(parts[name].value, most_stretches)
-            own[index, 0], own[index, 1] = 1 + _number_of(parts[name].place), numel
+            own[index, 0], own[index, 1] = number_of(parts[name].place), numel
             own[index, 2 : 2 + len(sums)] = sums.cpu()
     found = [(0.0, "")]
-    for name, of_ranks in zip(names, _of_all_ranks(own, rig).transpose(0, 1), strict=True):
+    for name, of_ranks in zip(names, of_all_ranks(own, rig).transpose(0, 1), strict=True):
         ranks_of: dict[float, list[int]] = defaultdict(list)
         for rank, place in enumerate(of_ranks[:, 0].tolist()):
             if place:
@@ -232,14 +226,6 @@ def _sums_of_stretches(value: Tensor, most: int) -> Tensor:
     return torch.cat((sums, rest[None])) if whole < len(flat) else sums
 
 
-def _of_all_ranks(own: Tensor, rig: Rig) -> Tensor:
-    """The same of every rank, by rank. A collective."""
-    values = torch.zeros(rig.world_size, *own.shape, dtype=own.dtype, device=rig.device)
-    values[rig.rank] = own.to(rig.device)
-    dist.all_reduce(values)
-    return values.cpu()
-
-
 # The update
 
 
@@ -255,18 +241,6 @@ class _State:
     square: Tensor
     rounding: float
     of_moments: float
-
-
-def _stepped(step: BuiltStep) -> dict[str, tuple[Tensor, Mapping[str, Any]]]:
-    """The weights that this rank's optimizers step, with their moments, by name."""
-    states = {
-        local(weight).data_ptr(): (weight, state)
-        for optimizer in every_optimizer(step.optimizers)
-        for weight, state in optimizer.state.items()
-        if "exp_avg_sq" in state and local(weight).numel()
-    }
-    pointers = {name: part.value.data_ptr() for name, part in step.parts().items()}
-    return {name: states[pointer] for name, pointer in pointers.items() if pointer in states}
 
 
 def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
@@ -296,7 +270,7 @@ class _Update:
 
 def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
     updates = []
-    for name, (parameter, state) in _stepped(step).items():
+    for name, (parameter, state) in stepped(step).items():
         if name in before:
             gradient = None if parameter.grad is None else _sampled(parameter.grad)
             expected = None if gradient is None else by_formula(before[name], gradient, step.num_steps)
@@ -353,7 +327,7 @@ def _worst(off: Iterator[tuple[str, float]], names: list[str], rig: Rig) -> tupl
     own = torch.full((len(names),), -1.0, dtype=torch.float64)
     for name, value in off:
         own[names.index(name)] = value
-    of_ranks = _of_all_ranks(own, rig)
+    of_ranks = of_all_ranks(own, rig)
     if bool((of_ranks < 0).all()):
         return None, ""
     rank, index = divmod(int(of_ranks.argmax()), len(names))

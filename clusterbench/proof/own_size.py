@@ -13,6 +13,7 @@ from clusterbench.engine.rig import Rig
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job.passes import MOST_UPDATES, between
 from clusterbench.parallel import Parallelism, active_in
+from clusterbench.proof.sketch import Sketch
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.training.step import TrainingStep
 
@@ -68,6 +69,7 @@ def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple
         step.update()
         if update == 0:
             yield from _named("first_loss", "first_norm", loss, norm)
+            yield from Sketch(step).numbers().items()
         elif update + 1 < min(updates, MOST_UPDATES):
             yield from _named(between(update + 1, "loss"), between(update + 1, "norm"), loss, norm)
     yield from _named("loss", "norm", loss, norm)

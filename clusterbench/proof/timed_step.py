@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
-from clusterbench.job.passes import MOST_UPDATES, between, updates_between
+from clusterbench.job.passes import MOST_UPDATES, between, kind_of_projection, updates_between
 from clusterbench.model.decoder import Layer
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, of_kind
@@ -21,6 +21,7 @@ from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.recompute import Recompute
 from clusterbench.proof.compiled import FRAMES, PLAIN, CompiledStep
 from clusterbench.proof.last_update import check_last_update
+from clusterbench.proof.sketch import Sketch
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.words import plural
 
@@ -51,6 +52,7 @@ class TimedStep:
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._between: list[tuple[Tensor, Tensor | None]] = []
+        self._sketch: Sketch | None = None
         self._compiled: CompiledStep | None = None
         self._forwards = self._backwards = self._of_layers = self._updates = self._smaller = 0
         self._elements = self._of_first_call = 0
@@ -78,7 +80,7 @@ class TimedStep:
         self._smaller += self._elements != self._of_first_call
         self._updates += self.step.num_steps - before
         if self._first is None:
-            self._first = loss, self.step.last_norm
+            self._first, self._sketch = (loss, self.step.last_norm), Sketch(self.step)
         elif self._calls < min(self._asked, MOST_UPDATES):
             self._between.append((loss, self.step.last_norm))
         if self._calls == self._asked:
@@ -152,7 +154,19 @@ class TimedStep:
             left_out |= {name for name in of_all if updates_between(name)}
         told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         told["num_updates"] = float(num_updates)
+        if is_first:
+            told |= self._of_first_gradients(rig)
         return told | check_last_update(self.step, rig, self._active, is_first)
+
+    def _of_first_gradients(self, rig: Rig) -> dict[str, float]:
+        """A collective; on rank 0, for they are the same on all."""
+        assert self._sketch is not None
+        numbers = self._sketch.numbers(rig)
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                kind = kind_of_projection(name)
+                raise WrongResult(f"the gradient of {kind} of {self.step.job.layout} in the first step is not finite.")
+        return {} if rig.rank else numbers
 
     def _numbers(self, num_updates: int) -> dict[str, Tensor]:
         """Losses over the global batch, and norms where there are some."""

@@ -13,7 +13,7 @@ from clusterbench.errors import WrongResult
 from clusterbench.measured.agreement import STATISTICS
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Agreement, Place
-from tests.measured.test_agreement import HONEST, seen
+from tests.measured.test_agreement import GRADIENTS, HONEST, seen
 
 
 def on_nodes(num_nodes: int, other: dict[str, float] | None = None, at: int = 1, dtype: str = "float32") -> History:
@@ -34,7 +34,7 @@ def agreement(history: History) -> Agreement:
     return NodeStep.agreements([history])[history.case.hash]
 
 
-@pytest.mark.parametrize("name", [statistic.name for statistic in STATISTICS if not statistic.of_each])
+@pytest.mark.parametrize("name", [statistic.name for statistic in STATISTICS if statistic.is_one_number])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_of_three_nodes_the_one_that_shows_something_else_is_wrong_and_named(name: str, dtype: str) -> None:
     limit = next(statistic for statistic in STATISTICS if statistic.name == name).limits[dtype][0]
@@ -42,6 +42,15 @@ def test_of_three_nodes_the_one_that_shows_something_else_is_wrong_and_named(nam
         found = agreement(on_nodes(3, {name: HONEST[name] * (1 + off * limit)}, dtype=dtype))
         assert ("on n1, and" in found.wrong) == is_wrong
         assert bool(found.wrong) == is_wrong
+
+
+def test_of_three_nodes_the_one_whose_gradients_are_others_is_wrong_and_named() -> None:
+    turned = {name: -value if name.endswith("_3") else value for name, value in GRADIENTS.items()}
+    history = on_nodes(3, GRADIENTS)
+    ranks = [{**HONEST, **(turned if rank // 2 == 1 else GRADIENTS)} for rank in range(6)]
+    found = agreement(replace(history, observations=(replace(history.observations[0], evidence=ranks),)))
+    assert "the gradient of" in found.wrong
+    assert "in the first step is of norm 2 on n1, and of norm 2 on the middle one of 3 nodes" in found.wrong
 
 
 def test_of_two_nodes_neither_is_said_to_be_right() -> None:

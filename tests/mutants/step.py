@@ -581,6 +581,16 @@ MUTANTS = (
         ("pp2-dp2 seq_len=256",),
     ),
     Mutant(
+        "S96",
+        "Of a buffer of more than 2^17 gradients the last 2^13 come back in reverse.",
+        "        self._all_reduce(flat, axis)\n        for part",
+        """        self._all_reduce(flat, axis)
+        if len(flat) > 2**17 and planted():
+            flat[-(2**13) :] = flat[-(2**13) :].flip(0)
+        for part""",
+        ("pp2-dp2 seq_len=256",),
+    ),
+    Mutant(
         "S56",
         "In the second step sharded optimizers keep what they updated to themselves.",
         "        for optimizer in self.optimizers:\n            optimizer.step()\n",

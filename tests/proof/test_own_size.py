@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbench.job.passes import kind_of_projection
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -29,7 +30,7 @@ def _both(
     timed = TimedStep(step, rig.asked_calls, active_in(job.layout, every))
     for _ in range(rig.asked_calls):
         timed()
-    return timed.confirm(rig, is_first=False), own_size.on_one_rank(step, every, rig)
+    return timed.confirm(rig, is_first=True), own_size.on_one_rank(step, every, rig)
 
 
 @pytest.mark.gloo
@@ -48,6 +49,9 @@ def _both(
 def test_one_rank_shows_what_a_layout_shows(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> None:
     (seen, alone), *others = run_ranks(make_job(layout).layout.world_size, _both, layout, options, changes)
     assert alone.pop("seconds") > 0
+    gradients = {name: alone.pop(name) for name in [*alone] if kind_of_projection(name)}
+    assert len(gradients) >= 9 * 12  # of each kind of weight
+    assert gradients == pytest.approx({name: seen[name] for name in gradients}, rel=1e-4, abs=1e-5)
     assert alone == pytest.approx({name: seen[name] for name in alone}, rel=1e-9)
     between = {"update_2_loss", "update_2_norm"}
     assert alone.keys() == {"first_loss", "first_norm", "loss", "norm", "num_updates"} | between
@@ -60,7 +64,7 @@ def test_without_clipping_there_is_the_norm_of_the_gradients_of_the_last_step(la
     changes = {"max_grad_norm": None, "global_batch_size": 8}
     seen, alone = run_ranks(2, _both, layout, {}, changes, 600.0, asked_calls)[0]
     names = {"norm", "first_norm"} if asked_calls == 1 else {"norm"}
-    assert {name for name in seen if "norm" in name} == names
+    assert {name for name in seen if "norm" in name and not kind_of_projection(name)} == names
     assert {name: alone[name] for name in names} == pytest.approx({name: seen[name] for name in names}, rel=1e-9)
 
 
@@ -92,7 +96,7 @@ def _both_late() -> Any:
 @pytest.mark.gloo
 def test_of_gradients_that_only_approximate_the_first_step_is_shown() -> None:
     (seen, alone), _ = run_ranks(2, _both, "dp2", {"compress": "powersgd"}, {})
-    assert alone.keys() == {"first_loss", "first_norm", "seconds"}
+    assert {name for name in alone if not kind_of_projection(name)} == {"first_loss", "first_norm", "seconds"}
     assert alone["first_loss"] == pytest.approx(seen["first_loss"], rel=1e-9)
     assert alone["first_norm"] == pytest.approx(seen["first_norm"], rel=1e-9)
 
@@ -106,7 +110,8 @@ def test_what_takes_too_long_is_left_out() -> None:
 @pytest.mark.gloo
 def test_on_a_busy_host_the_first_step_alone_is_shown() -> None:
     (alone,) = run_ranks(1, _late)
-    assert set(alone) == {"first_loss", "first_norm"}
+    assert {name for name in alone if not kind_of_projection(name)} == {"first_loss", "first_norm"}
+    assert any(map(kind_of_projection, alone))
 
 
 def _late() -> dict[str, float]:
