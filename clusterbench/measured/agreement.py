@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
 from clusterbench.job.passes import (
-    MOST_UPDATES,
     ON_ONE_RANK,
     PROJECTIONS,
     between,
     kind_of_projection,
+    most_updates,
     projection,
     updates_between,
 )
@@ -32,6 +32,7 @@ from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.shape import OWN_SHAPE, ModelShape, shape_of
 from clusterbench.types import Agreement, Case, Metric
+from clusterbench.words import plural
 
 DISPUTED = "not proven"
 _MEASURED = "five times and more what 5 layouts of two models on a CPU differed by after 1 to 24 updates"
@@ -85,8 +86,11 @@ class Statistic:
     measured: str = _MEASURED
     is_one_number: ClassVar[bool] = True
 
-    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
-        """By label what some evidence has of it: one without a label, one for each step or one for each weight."""
+    def numbers(self, evidence: Mapping[str, float], most: int) -> dict[str, Number]:
+        """By label what some evidence has of it: one without a label, one for each step or one for each weight.
+
+        ``most`` are the updates after which steps may still be compared.
+        """
         return {"": (evidence[self.name],)} if self.name in evidence else {}
 
 
@@ -97,8 +101,8 @@ class OfEachStep(Statistic):
     of: str = ""
     is_one_number = False
 
-    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
-        updates = sorted(filter(None, map(updates_between, evidence)))
+    def numbers(self, evidence: Mapping[str, float], most: int) -> dict[str, Number]:
+        updates = sorted(update for update in map(updates_between, evidence) if 0 < update <= most)
         names = {update: between(update, self.of) for update in updates}
         return {str(update): (evidence[name],) for update, name in names.items() if name in evidence}
 
@@ -108,7 +112,7 @@ class OfEachWeight(Statistic):
 
     is_one_number = False
 
-    def numbers(self, evidence: Mapping[str, float]) -> dict[str, Number]:
+    def numbers(self, evidence: Mapping[str, float], most: int) -> dict[str, Number]:
         kinds = dict.fromkeys(filter(None, map(kind_of_projection, evidence)))
         return {kind: tuple(evidence[projection(kind, index)] for index in range(1 + PROJECTIONS)) for kind in kinds}
 
@@ -238,22 +242,23 @@ def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping
     groups: dict[tuple[object, ...], list[_Seen]] = defaultdict(list)
     for history in histories:
         evidence = [seen.evidence[0] for seen in history.observations if seen.evidence]
-        numbers = tuple(filter(None, map(statistic.numbers, evidence)))
+        most = updates_compared(history.case.point)
+        numbers = tuple(filter(None, (statistic.numbers(seen, most) for seen in evidence)))
         updates = {seen.get("num_updates") for seen in evidence} if statistic.is_last else {None}
         labels = {tuple(sorted(of_repeat)) for of_repeat in numbers}
         if len(labels) == 1 and len(updates) == 1:
-            alone = _alone(history, statistic, *updates)
+            alone = _alone(history, statistic, most, *updates)
             seen = _Seen(history, numbers, alone if tuple(sorted(alone)) in labels else {})
             groups[(*labels, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
     yield from groups.values()
 
 
-def _alone(history: History, statistic: Statistic, num_updates: float | None) -> Mapping[str, Number]:
+def _alone(history: History, statistic: Statistic, most: int, num_updates: float | None) -> Mapping[str, Number]:
     """What one rank computed behind the clock of a case, after as many updates."""
     for observation in history.observations:
         for of_rank in ON_ONE_RANK.of(observation)[:1]:
             if num_updates in (None, of_rank.get("num_updates")):
-                return statistic.numbers(of_rank)
+                return statistic.numbers(of_rank, most)
     return {}
 
 
@@ -334,8 +339,9 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
     reference = _reference(group, limit)
     for seen in group:
         case, numbers = seen.history.case, seen.numbers[-1]
-        if statistic.is_last and statistic.is_one_number and _updates(seen) > MOST_UPDATES:
-            basis = f"not compared: how far rounding goes in more than {MOST_UPDATES} updates was not measured"
+        if statistic.is_last and statistic.is_one_number and _updates(seen) > updates_compared(point):
+            most = plural(updates_compared(point), "update")
+            basis = f"not compared: after more than {most} of so many layers rounding alone may go as far"
             yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         elif reference is None:
             other = max((other for other in group if other is not seen), key=lambda other: other.off(numbers))
@@ -436,6 +442,11 @@ def _neither(group: Sequence[_Seen]) -> str:
 def disputed_cases(rows: Iterable[Row]) -> set[str]:
     """Cases that differ from others with none to say which are right, from rows of the metric ``agreement``."""
     return {row.case for row in rows if row.value is None and row.basis.startswith(DISPUTED)}
+
+
+def updates_compared(point: Mapping[str, Any]) -> int:
+    """After how many updates cases of this point may still be compared."""
+    return most_updates(shape_of(point).num_layers, point["dtype"])
 
 
 def _updates(seen: _Seen) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 from clusterbench.cluster import Cluster
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.formulas.statistics import median
-from clusterbench.job.passes import MOST_UPDATES
 from clusterbench.layout import ParallelLayout
 from clusterbench.measured.agreement import (
     DISPUTED,
@@ -21,6 +20,7 @@ from clusterbench.measured.agreement import (
     limit_of,
     middle_of,
     told,
+    updates_compared,
 )
 from clusterbench.measured.step import evidence_metrics, proof_metrics, step_metrics
 from clusterbench.run_folder.attempts import History, host_of, iteration_times
@@ -106,12 +106,13 @@ def _compared(case: Case, observation: Observation) -> Iterator[tuple[Metric, st
     """Of each statistic how far the furthest node is from the middle one, and what is wrong."""
     size = ParallelLayout.parse(str(case.point["layout"])).world_size
     firsts = range(0, len(observation.evidence), size)
+    most = updates_compared(case.point)
     for statistic in STATISTICS:
-        of_nodes = {first: statistic.numbers(observation.evidence[first]) for first in firsts}
+        of_nodes = {first: statistic.numbers(observation.evidence[first], most) for first in firsts}
         if isinstance(statistic, OfEachStep) or len(of_nodes) < 2 or not all(of_nodes.values()):
             continue
         updates = observation.evidence[0].get("num_updates", 0.0)
-        if statistic.is_last and updates > MOST_UPDATES:
+        if statistic.is_last and updates > most:
             continue
         limit = limit_of(case.point, statistic)
         middle = {label: middle_of([numbers[label] for numbers in of_nodes.values()]) for label in of_nodes[0]}

@@ -11,7 +11,7 @@ import torch
 from clusterbench.engine.own_work import own_work_s
 from clusterbench.engine.rig import Rig
 from clusterbench.expected.total import fullest_moment
-from clusterbench.job.passes import MOST_UPDATES, between
+from clusterbench.job.passes import between, most_updates
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.sketch import Sketch
 from clusterbench.training.built_step import BuiltStep
@@ -25,7 +25,7 @@ _FREE_SHARE, _MOST_OF_A_HOST = 0.5, 2 * 2**30
 
 
 def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict[str, float]:
-    """Loss and gradient norm of each step from the first to the last that a case asks for, computed on rank 0 alone.
+    """Loss and gradient norm of each step that may be compared, of those a case asks for, computed on rank 0 alone.
 
     In one forward of the whole batch where the model has no experts, so that nothing adds up over micro-batches. A
     collective, as one more step is, which tells how long it may take.
@@ -44,10 +44,14 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     if held > _room(rig.device) or step_s > MOST_SECONDS:
         return {}
     approximates = any(parallelism.approximates for parallelism in active_in(job.layout, every))
-    updates = rig.asked_calls if step_s * rig.asked_calls <= MOST_SECONDS and not approximates else 1
+    updates = min(rig.asked_calls, most_updates(alone.shape.num_layers, alone.dtype))
+    if step_s * updates > MOST_SECONDS or approximates:
+        updates = 1
     began_s = time.monotonic()
     try:
-        seen = dict(_of_steps(TrainingStep(alone, model, None, rig.device), updates, began_s + MOST_SECONDS))
+        seen = dict(
+            _of_steps(TrainingStep(alone, model, None, rig.device), updates, rig.asked_calls, began_s + MOST_SECONDS)
+        )
     except torch.OutOfMemoryError:  # of what else is on the device nothing is known
         return {}
     if approximates:  # from the third step on its gradients are others
@@ -55,7 +59,7 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     return {**seen, "seconds": time.monotonic() - began_s}
 
 
-def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple[str, float]]:
+def _of_steps(step: TrainingStep, updates: int, asked: int, ends_s: float) -> Iterator[tuple[str, float]]:
     for update in range(updates):
         for weight in step.weights:
             weight.let_go(keeps=False)  # whatever the step does with gradients of the one before
@@ -70,10 +74,11 @@ def _of_steps(step: TrainingStep, updates: int, ends_s: float) -> Iterator[tuple
         if update == 0:
             yield from _named("first_loss", "first_norm", loss, norm)
             yield from Sketch(step).numbers().items()
-        elif update + 1 < min(updates, MOST_UPDATES):
+        elif update + 1 < asked:
             yield from _named(between(update + 1, "loss"), between(update + 1, "norm"), loss, norm)
-    yield from _named("loss", "norm", loss, norm)
-    yield "num_updates", float(updates)
+    if updates == asked:
+        yield from _named("loss", "norm", loss, norm)
+        yield "num_updates", float(asked)
 
 
 def _named(of_loss: str, of_norm: str, loss: torch.Tensor, norm: torch.Tensor) -> Iterator[tuple[str, float]]:

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
-from clusterbench.job.passes import MOST_UPDATES, between, kind_of_projection, updates_between
+from clusterbench.job.passes import between, kind_of_projection, most_updates, updates_between
 from clusterbench.model.decoder import Layer
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, of_kind
@@ -49,6 +49,7 @@ class TimedStep:
     def __init__(self, step: BuiltStep, asked: int = 0, active: Sequence[Parallelism] = ()) -> None:
         self.step, self._active = step, active
         self._asked, self._calls = asked, 0
+        self._most = most_updates(step.job.shape.num_layers, step.job.dtype)
         self._first: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
         self._between: list[tuple[Tensor, Tensor | None]] = []
@@ -81,7 +82,7 @@ class TimedStep:
         self._updates += self.step.num_steps - before
         if self._first is None:
             self._first, self._sketch = (loss, self.step.last_norm), Sketch(self.step)
-        elif self._calls < min(self._asked, MOST_UPDATES):
+        elif self._calls < self._asked and self._calls <= self._most:
             self._between.append((loss, self.step.last_norm))
         if self._calls == self._asked:
             self._last = loss, self.step.last_norm

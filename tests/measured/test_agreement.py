@@ -156,8 +156,30 @@ def test_rounding_adds_up_over_the_layers_of_a_model(layers, hidden, name, off, 
     """Of 96 layers 64 wide two layouts that compute the same were 0.014 apart in the norm, and said to be wrong."""
     shape = replace(named_shape("llama-tiny"), num_layers=layers, hidden_size=hidden, name="deep")
     own = {**point_of_shape(shape), "dtype": "bfloat16", "seq_len": 64, "global_batch_size": 2}
-    other = {name: HONEST[name] * (1 + off)}
-    assert verdicts(seen("tp1", 1, **own), seen("tp2+sp", 2, other, **own)) == ["agrees", verdict]
+    shown = {"num_updates": 2.0}
+    other = {name: HONEST[name] * (1 + off), **shown}
+    assert verdicts(seen("tp1", 1, shown, **own), seen("tp2+sp", 2, other, **own)) == ["agrees", verdict]
+
+
+@pytest.mark.parametrize(
+    ("layers", "dtype", "compared"), [(4, "bfloat16", True), (16, "bfloat16", False), (16, "float32", True)]
+)
+def test_steps_after_more_updates_than_rounding_allows_are_not_held_against_each_other(layers, dtype, compared):
+    """Differences of healthy steps grow with each update, and the faster the deeper a model is."""
+    own = {**point_of_shape(replace(named_shape("llama-tiny"), num_layers=layers, name="deep")), "dtype": dtype}
+    late = {"num_updates": 6.0, "update_4_norm": 4.0, "update_5_norm": 3.5}
+    cases = seen("tp1", 1, late, **own), seen("tp2+sp", 2, {**late, "update_4_norm": 7.0, "loss": 3.0}, **own)
+    found = [agreement.wrong for agreement in agreements(cases, TrainStep.options()).values()]
+    assert any(found) == compared
+    (last,) = {
+        metric.basis
+        for agreement in agreements(cases, TrainStep.options()).values()
+        for metric in agreement.metrics
+        if metric.detail["source"] == "loss" and metric.value is None
+    } or {""}
+    assert last.startswith("not compared: after more than 3 updates of so many layers") != compared
+    early = seen("tp2+sp", 2, {**late, "update_3_norm": 7.0}, **own)
+    assert verdicts(cases[0], early)[1] == "wrong"
 
 
 def test_the_reason_says_which_step_it_was():

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from clusterbench.job.passes import kind_of_projection
+from clusterbench.measured.agreement import STATISTICS, apart, limit_of, updates_compared
+from clusterbench.shape import point_of_shape
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -102,6 +104,24 @@ def test_of_gradients_that_only_approximate_the_first_step_is_shown() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rounding_of_many_updates_makes_no_deep_model_wrong(dtype: str) -> None:
+    """Of 16 layers a healthy tp2+sp was beyond what is allowed in bfloat16 after 13 updates."""
+    changes = {"shape": "llama-tiny-16", "seq_len": 64, "global_batch_size": 2, "dtype": dtype}
+    (seen, alone), _ = run_ranks(2, _both, "tp2+sp", {}, changes, 600.0, 16)
+    point = {**changes, **point_of_shape(make_job(**changes).shape), "layout": "tp2+sp"}
+    compared = set()
+    for statistic in STATISTICS:
+        numbers, reference = (statistic.numbers(of, updates_compared(point)) for of in (seen, alone))
+        for label in numbers.keys() & reference.keys():
+            assert apart(numbers[label], reference[label]) <= 0.7 * limit_of(point, statistic), (statistic.name, label)
+            compared.add((statistic.name, label))
+    last = {"bfloat16": 3, "float32": 15}[dtype]
+    assert {int(label) for name, label in compared if name == "norms_between"} == {*range(2, last + 1)}
+    assert (("norm", "") in compared) == (dtype == "float32")
+
+
+@pytest.mark.gloo
 def test_what_takes_too_long_is_left_out() -> None:
     (_, alone), _ = run_ranks(2, _both, "dp2", {}, {}, 0.0)
     assert alone == {}
@@ -120,4 +140,4 @@ def _late() -> dict[str, float]:
     from clusterbench.proof.own_size import _of_steps
     from clusterbench.training.step import TrainingStep
 
-    return dict(_of_steps(TrainingStep(make_job("tp1"), (), None, torch.device("cpu")), 3, 0.0))
+    return dict(_of_steps(TrainingStep(make_job("tp1"), (), None, torch.device("cpu")), 3, 3, 0.0))
