@@ -66,7 +66,10 @@ def sweeps(efficiencies: Iterable[Row], rates: Iterable[Row]) -> list[Sweep]:
         runs = [row for case, row in measured.items() if case in held and (held[case].kind == WEAK) == is_weak]
         alike = [_of_a_rank(row) for row in runs] if is_weak else runs
         for group in _by_work(runs, alike):
-            starts = {row.case: _as_one(measured[held[row.case].smallest.case]) for row in group}
+            smallest_of = {row.case: measured[held[row.case].smallest.case] for row in group}
+            if len({row.num_nodes if by_nodes else row.world_size for row in (*group, *smallest_of.values())}) < 2:
+                continue
+            starts = {case: _as_one(row) for case, row in smallest_of.items()}
             kinds = _kinds(group, starts, by_nodes)
             smallest = {row.case: row for row in sorted(starts.values(), key=lambda row: row.world_size)}
             sweep = Sweep("", is_weak, tuple(smallest.values()), kinds, by_nodes)
