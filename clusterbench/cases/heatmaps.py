@@ -106,7 +106,11 @@ def heatmaps(trained: Sequence[Trained], histories: Mapping[str, History]) -> li
             else:
                 own, of, row = tuple((name, _plain(point.get(name))) for name in _BATCH), "", shape
             cells_by_work.setdefault((work, own), (of, defaultdict(list)))[1][row, case.layout.world_size].append(case)
-    heatmaps = {work.union(own): _heatmap(of, cells, histories) for (work, own), (of, cells) in cells_by_work.items()}
+    heatmaps = {
+        work.union(own): _heatmap(of, cells, histories)
+        for (work, own), (of, cells) in cells_by_work.items()
+        if any(len(cases) >= FEWEST for cases in cells.values())
+    }
     choices = {key: heatmap for key, heatmap in heatmaps.items() if _is_a_choice(heatmap.cells)}
     common = frozenset.intersection(*choices) if choices else frozenset()
     return [replace(heatmap, name=_name(key - common, heatmap.trained)) for key, heatmap in choices.items()]

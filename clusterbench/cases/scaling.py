@@ -59,8 +59,10 @@ class Sweep:
 def sweeps(efficiencies: Iterable[Row], rates: Iterable[Row]) -> list[Sweep]:
     """All sweeps of a run, by its efficiencies and what they follow from; strong scaling first."""
     measured = {row.case: row for row in efficiencies if row.value is not None}
-    held = {each.row.case: each for each in held_against([row for row in rates if row.value and row.case in measured])}
     by_nodes = len({row.num_nodes for row in measured.values()}) > 1
+    if not by_nodes and len({row.world_size for row in measured.values()}) < 2:
+        return []
+    held = {each.row.case: each for each in held_against([row for row in rates if row.value and row.case in measured])}
     found = []
     for is_weak in (False, True):
         runs = [row for case, row in measured.items() if case in held and (held[case].kind == WEAK) == is_weak]
