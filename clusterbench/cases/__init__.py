@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from clusterbench.cases.heatmaps import Heatmap, heatmaps
 from clusterbench.cases.matrices import CELLS, Matrix, matrices
 from clusterbench.cases.prices import Prices
+from clusterbench.cases.ranking import METRICS
 from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
 from clusterbench.measured.nodes import NODE_STEP
@@ -137,3 +139,9 @@ class Reading:
     def matrices(self) -> list[Matrix]:
         """Every matrix of pairs."""
         return matrices(self.rows_of(*CELLS))
+
+    @cached_property
+    def heatmaps(self) -> list[Heatmap]:
+        """Every workload that was a choice between configurations."""
+        histories = {history.case.id: history for history in self.histories}
+        return heatmaps(self.trained_with(*METRICS), histories)

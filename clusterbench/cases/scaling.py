@@ -59,14 +59,19 @@ class Sweep:
 def sweeps(efficiencies: Iterable[Row], rates: Iterable[Row]) -> list[Sweep]:
     """All sweeps of a run, by its efficiencies and what they follow from; strong scaling first."""
     measured = {row.case: row for row in efficiencies if row.value is not None}
-    held = {each.row.case: each for each in held_against([row for row in rates if row.value and row.case in measured])}
     by_nodes = len({row.num_nodes for row in measured.values()}) > 1
+    if not by_nodes and len({row.world_size for row in measured.values()}) < 2:
+        return []
+    held = {each.row.case: each for each in held_against([row for row in rates if row.value and row.case in measured])}
     found = []
     for is_weak in (False, True):
         runs = [row for case, row in measured.items() if case in held and (held[case].kind == WEAK) == is_weak]
         alike = [_of_a_rank(row) for row in runs] if is_weak else runs
         for group in _by_work(runs, alike):
-            starts = {row.case: _as_one(measured[held[row.case].smallest.case]) for row in group}
+            smallest_of = {row.case: measured[held[row.case].smallest.case] for row in group}
+            if len({row.num_nodes if by_nodes else row.world_size for row in (*group, *smallest_of.values())}) < 2:
+                continue
+            starts = {case: _as_one(row) for case, row in smallest_of.items()}
             kinds = _kinds(group, starts, by_nodes)
             smallest = {row.case: row for row in sorted(starts.values(), key=lambda row: row.world_size)}
             sweep = Sweep("", is_weak, tuple(smallest.values()), kinds, by_nodes)

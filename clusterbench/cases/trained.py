@@ -94,6 +94,24 @@ def groups_of(
     return list(groups.values())
 
 
+def groups_that_differ(
+    cases: Sequence[Trained],
+    apart: Callable[[Trained], object],
+    key: Callable[[Trained], tuple[object, ...]],
+    without: Collection[str] = (),
+    fewest: int = 2,
+) -> list[list[Trained]]:
+    """Those groups of :func:`groups_of` that have at least ``fewest`` values of ``apart``, of which None is none.
+
+    Most runs do not have so many in all, and then no group is looked for.
+    """
+
+    def differ(some: Iterable[Trained]) -> bool:
+        return len({value for case in some if (value := apart(case)) is not None}) >= fewest
+
+    return list(filter(differ, groups_of(cases, key, without))) if differ(cases) else []
+
+
 @cache
 def _defaults() -> dict[str, object]:
     """Of every option of a parallelism."""

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.heatmaps import Heatmap
 from clusterbench.cases.ranking import best, outcome, percent, throughput
 from clusterbench.cases.trained import Trained
 from clusterbench.charts import Chart, Section, curves_note
-from clusterbench.charts.top_config import Heatmap, TopConfig
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.drawing.panel import Panel
 from clusterbench.pricing.knee import FALL, fallen
@@ -92,7 +92,7 @@ class BestBySize(Chart[list[Sizes]]):
     def select(self, reading: Reading) -> list[Sizes] | None:
         card = reading.plan.cluster.accelerator
         room = card.memory_bytes if card is not None else None
-        found = [Sizes(heatmap, room) for heatmap in TopConfig().select(reading) or []]
+        found = [Sizes(heatmap, room) for heatmap in reading.heatmaps]
         return [sizes for sizes in found if sizes.fastest] or None
 
     def draw(self, data: list[Sizes]) -> list[Panel]:

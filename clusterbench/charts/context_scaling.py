@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
-from clusterbench.cases.trained import Trained, are_most, changes, groups_of, said
+from clusterbench.cases.trained import Trained, are_most, changes, groups_that_differ, said
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 
@@ -63,13 +63,16 @@ class ContextScaling(Chart[list[Curve]]):
 
 
 def _groups(cases: Sequence[Trained], alike: Callable[[Trained], tuple[object, ...]]) -> list[list[Trained]]:
-    groups = groups_of(cases, alike, frozenset({"context"}))
-    return [group for group in groups if _num_degrees(group) > 1]
+    return groups_that_differ(cases, _measured_degree, alike, frozenset({"context"}))
+
+
+def _measured_degree(case: Trained) -> int | None:
+    return case.layout.cp if case.is_measured else None
 
 
 def _num_degrees(group: Sequence[Trained]) -> int:
     """How many degrees have a figure."""
-    return len({case.layout.cp for case in group if case.is_measured})
+    return len({*map(_measured_degree, group)} - {None})
 
 
 def _rest(layout_of: Trained) -> tuple[object, ...]:

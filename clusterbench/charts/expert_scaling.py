@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import titles
-from clusterbench.cases.trained import Trained, are_most, groups_of, said
+from clusterbench.cases.trained import Trained, are_most, groups_that_differ, said
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.bars import Bars
 from clusterbench.units import scale
@@ -35,8 +35,12 @@ class ExpertScaling(Chart[list[list[Trained]]]):
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("expert_time", "expert_imbalance", "tokens_per_s_per_rank")
         mixtures = [case for case in cases if not case.is_measured or case.details("expert_time")]
-        groups = groups_of(mixtures, _base, frozenset({"routing", "expert_overlap"}))
-        groups = [group for group in groups if len({case.layout.ep for case in group if case.is_measured}) > 1]
+        groups = groups_that_differ(
+            mixtures,
+            lambda case: case.layout.ep if case.is_measured else None,
+            _base,
+            frozenset({"routing", "expert_overlap"}),
+        )
         return groups if groups and are_most(groups, cases) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:

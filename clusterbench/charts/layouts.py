@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST, MOST_BARS = 8, 12
+FEWEST = 3  # layouts that make a ranking
 _MOST_TIED = 3
 
 
@@ -29,7 +31,7 @@ class Ranked:
     groups: list[list[Trained]]
     histories: Mapping[str, History]
 
-    @property
+    @cached_property
     def mixed(self) -> list[list[Trained]]:
         """The groups worth a panel; every case counts among those that were compared with one rank."""
         return [group for group in self.groups if _is_mixed(group)]
@@ -55,7 +57,8 @@ class Layouts(Chart[Ranked]):
         cases = [case for case in trained if case.row.status != "refused"]
         groups = groups_of(cases, lambda case: (case.layout.world_size,), {*sharing(), "micro_batch_size"})
         histories = {history.case.id: history for history in reading.histories}
-        return Ranked(groups, histories) if any(map(_is_mixed, groups)) else None
+        ranked = Ranked(groups, histories)
+        return ranked if ranked.mixed else None
 
     def draw(self, data: Ranked) -> list[Panel]:
         mixed = data.mixed
@@ -80,13 +83,16 @@ class Layouts(Chart[Ranked]):
     def left_out(self, data: Ranked) -> str:
         mixed = data.mixed
         cut = bars_note([len(group) for group in mixed[:MOST]], MOST_BARS, "best", "a workload")
-        notes = curves_note(len(mixed), MOST, "workloads"), cut, _alone(data.groups)
+        notes = curves_note(len(mixed), MOST, "workloads"), cut, _alone(_timed(data.groups) - _timed(mixed))
         return " ".join(filter(None, notes))
 
 
-def _alone(groups: Sequence[list[Trained]]) -> str:
+def _timed(groups: Sequence[Sequence[Trained]]) -> int:
+    return sum(bool(_speed(case)) for group in groups for case in group)
+
+
+def _alone(alone: int) -> str:
     """How many layouts have a figure and no bar, and why."""
-    alone = sum(bool(_speed(case)) for group in groups if not _is_mixed(group) for case in group)
     if not alone:
         return ""
     their = "its" if alone == 1 else "their"
@@ -95,9 +101,11 @@ def _alone(groups: Sequence[list[Trained]]) -> str:
 
 def _is_mixed(group: Sequence[Trained]) -> bool:
     """More than the degrees of one parallelism: at least two axes, and three layouts with a figure."""
+    if len(group) < FEWEST:
+        return False  # as are most groups of a large sweep
     layouts = {case.layout for case in group}
     axes = {axis for axis in AXES if any(layout.uses(axis) for layout in layouts)}
-    return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) > 2
+    return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) >= FEWEST
 
 
 def _speed(case: Trained) -> float:

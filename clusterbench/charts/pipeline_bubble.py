@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import groups_apart
-from clusterbench.cases.trained import Trained, are_most, groups_of, said
+from clusterbench.cases.trained import Trained, are_most, groups_that_differ, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
@@ -34,11 +34,12 @@ class PipelineBubble(Chart[list[list[Trained]]]):
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("bubble", "tokens_per_s_per_rank", "peak_memory")
-        piped = [case for case in cases if case.layout.pp > 1]
-        groups = groups_of(
-            piped, lambda case: (case.layout, case.row.num_nodes), frozenset({"schedule", "chunks_per_rank"})
+        groups = groups_that_differ(
+            [case for case in cases if case.layout.pp > 1],
+            lambda case: None if _bubble(case) is None else _name(case),
+            lambda case: (case.layout, case.row.num_nodes),
+            frozenset({"schedule", "chunks_per_rank"}),
         )
-        groups = [group for group in groups if len({_name(case) for case in group if _bubble(case) is not None}) > 1]
         return groups if groups and are_most(groups, cases) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:

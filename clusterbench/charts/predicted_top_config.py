@@ -7,12 +7,13 @@ from statistics import median
 from typing import ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.heatmaps import Cell, Heatmap
 from clusterbench.cases.parts import parts_of
 from clusterbench.cases.prices import PartOff, PricedCase, parts_off
 from clusterbench.cases.ranking import best, named, outcome, percent, ranked, throughput
 from clusterbench.cases.trained import Trained
 from clusterbench.charts import Chart, Section, curves_note
-from clusterbench.charts.top_config import MOST, Cell, Heatmap, Shade, TopConfig, Words, heatmap_panel
+from clusterbench.charts.top_config import MOST, Shade, Words, heatmap_panel
 from clusterbench.drawing.panel import Area, Column, Entry, Panel, Story
 from clusterbench.formulas.attribution import Part
 from clusterbench.pricing import spent
@@ -100,7 +101,7 @@ class PredictedTopConfig(Chart[list[Confronted]]):
         if not prices:
             return None
         parts = parts_of(reading.rows_of("step_part"), "step_part")
-        found = [Confronted(heatmap, prices, parts) for heatmap in TopConfig().select(reading) or []]
+        found = [Confronted(heatmap, prices, parts) for heatmap in reading.heatmaps]
         return [confronted for confronted in found if confronted.picks] or None
 
     def draw(self, data: list[Confronted]) -> list[Panel]:

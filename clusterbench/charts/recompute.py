@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
-from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
+from clusterbench.cases.trained import Trained, are_most, changes, groups_that_differ, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
@@ -37,8 +37,12 @@ class Recompute(Chart[list[list[Trained]]]):
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("peak_memory", "tokens_per_s_per_rank", "mfu", "hfu")
-        groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), frozenset({"recompute"}))
-        groups = [group for group in groups if len({_kind(case) for case in group if case.is_measured}) > 1]
+        groups = groups_that_differ(
+            cases,
+            lambda case: _kind(case) if case.is_measured else None,
+            lambda case: (case.layout, case.row.num_nodes),
+            frozenset({"recompute"}),
+        )
         return groups if groups and are_most(groups, cases) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:

@@ -203,7 +203,8 @@ def _steadiness(history: History, unsteady: Set[str]) -> Steadiness | None:
     spread, case = history.spread, history.case.id
     if spread is None or spread.num_iterations <= TOO_FEW:
         return None
-    return Steadiness(case, *spread, drift(history.times_s), case in unsteady)
+    drifts = drift(history.times_s) if spread.num_iterations >= FEWEST_FOR_DRIFT else None
+    return Steadiness(case, *spread, drifts, case in unsteady)
 
 
 def _main(reading: Reading) -> list[str]:

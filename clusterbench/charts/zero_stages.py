@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, titles
-from clusterbench.cases.trained import Trained, are_most, changes, groups_of, memory_parts, said
+from clusterbench.cases.trained import Trained, are_most, changes, groups_that_differ, memory_parts, said
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.charts._traffic_colours import traffic_colours
@@ -37,11 +37,16 @@ class ZeroStages(Chart[list[list[Trained]]]):
 
     def select(self, reading: Reading) -> list[list[Trained]] | None:
         cases = reading.trained_with("memory_at_rest", "peak_memory", "traffic_bytes")
-        if len({_base(case)[1:-1] for case in cases}) != 1:  # the same mix of everything else, on any nodes
+        groups = groups_that_differ(
+            cases,
+            lambda case: case.layout.zero if case.is_measured else None,
+            _base,
+            frozenset({"offload", "shard_group_size"}),
+            fewest=3,
+        )
+        if not groups or len({_base(case)[1:-1] for case in cases}) != 1:  # the same mix of all else, on any nodes
             return None
-        groups = groups_of(cases, _base, frozenset({"offload", "shard_group_size"}))
-        groups = [group for group in groups if len({case.layout.zero for case in group if case.is_measured}) > 2]
-        return groups if groups and are_most(groups, cases) else None
+        return groups if are_most(groups, cases) else None
 
     def draw(self, data: list[list[Trained]]) -> list[Panel]:
         groups = zip(data[:MOST], titles(data), strict=False)

@@ -60,7 +60,8 @@ class Drift(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
 
-        times = {history.case.id: of_case for history in reading.histories if (of_case := _times(history))}
+        repeated = [history for history in reading.histories if len(history.observations) >= FEWEST]
+        times = {history.case.id: of_case for history in repeated if (of_case := _times(history))}
         series = {case: _stretches(of_repeats) for case, of_repeats in times.items() if len(of_repeats) >= FEWEST}
         enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
         shifts = {case: shift_of(values) for case, values in enough.items()}
@@ -74,9 +75,10 @@ class Drift(Diagnosis):
         steady = [len(times[case]) for case, change in hidden.items() if change <= LEAST]
         noisy = {case: change for case, change in hidden.items() if change > LEAST}
         open_ = []
-        if reading.plan.for_s and len(times) > len(enough):
-            needs = next((number for number in range(FEWEST, MOST) if _would_show(number, len(times))), MOST)
-            few = plural(len(times) - len(enough), "case")
+        timed = sum(bool(_times(history)) for history in reading.histories) if reading.plan.for_s else 0
+        if timed > len(enough):
+            needs = next((number for number in range(FEWEST, MOST) if _would_show(number, timed)), MOST)
+            few = plural(timed - len(enough), "case")
             open_.append(NotJudged(few, "too few repeats to tell a drift from noise", f"{needs} or more"))
         if noisy and not steady:
             open_.append(_too_noisy(noisy, times))

@@ -59,7 +59,7 @@ class FirstIteration(Diagnosis):
 
 def _ratios(history: History) -> list[float]:
     """First iteration over the median, of each repeat; none where there are too few of either."""
-    if not history.ran_here:
+    if len(history.observations) < FEWEST_REPEATS or not history.ran_here:
         return []
     repeats = [times for seen in history.observations if len(times := iteration_times(seen)) >= FEWEST_ITERATIONS]
     return [times[0] / median(times) for times in repeats] if len(repeats) >= FEWEST_REPEATS else []

@@ -8,6 +8,8 @@ from clusterbench.cases.trained import workloads
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
 from clusterbench.rows import Row, moved, moved_sentence
 
+_ON_THE_SAME = ("sizes of a curve ran on the same hosts",)
+
 
 class MovedCurve(Diagnosis):
     """Cases of one curve that ran on different hosts.
@@ -37,6 +39,8 @@ class MovedCurve(Diagnosis):
     subject: ClassVar[Subject] = "figures"
 
     def answer(self, reading: Reading) -> Answer:
+        if len({row.hosts for row in reading.measured}) == 1:
+            return Answer(healthy=_ON_THE_SAME)
         workload = workloads(reading.measured)
         curves: dict[tuple[object, ...], list[Row]] = defaultdict(list)
         for row in reading.measured:
@@ -54,4 +58,4 @@ class MovedCurve(Diagnosis):
             )
             for (world_size, hosts, before), own in cases.items()
         )
-        return Answer(findings, () if findings or not curves else ("sizes of a curve ran on the same hosts",))
+        return Answer(findings, () if findings or not curves else _ON_THE_SAME)

@@ -47,15 +47,15 @@ def held_against(rates: Sequence[Row]) -> list[Held]:
     Always of one that differs in how work is shared alone, and not in recomputation, experts' routing, trainer or
     variables. Of several layouts on as few ranks it is the fastest.
     """
-    works_of = _works_of([row.point for row in rates])
+    works = [*map(_works_of([row.point for row in rates]), rates)]
     smallest: dict[Work, Row] = {}
-    for row in rates:
-        for work in works_of(row):
+    for row, of_row in zip(rates, works, strict=True):
+        for work in of_row:
             if work not in smallest or _order(row) < _order(smallest[work]):
                 smallest[work] = row
     held = []
-    for row in rates:
-        strong, weak = map(smallest.__getitem__, works_of(row))
+    for row, of_row in zip(rates, works, strict=True):
+        strong, weak = map(smallest.__getitem__, of_row)
         is_weak = weak.world_size < row.world_size == strong.world_size
         held.append(Held(row, weak, WEAK) if is_weak else Held(row, strong, STRONG))
     return held

@@ -8,9 +8,10 @@ from pathlib import Path
 from markupsafe import Markup
 
 from clusterbench import __version__
+from clusterbench.cases.heatmaps import Cell, Heatmap
 from clusterbench.cases.ranking import throughput
 from clusterbench.cases.trained import Trained
-from clusterbench.charts.top_config import Cell, Heatmap, Shade, Words, heatmap_panel
+from clusterbench.charts.top_config import Shade, Words, heatmap_panel
 from clusterbench.drawing.panel import Area, Column, Entry, Panel
 from clusterbench.drawing.svg import svg
 from clusterbench.layout import ParallelLayout

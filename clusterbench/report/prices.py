@@ -20,6 +20,8 @@ def prices_text(reading: Reading) -> str:
 def _lines(reading: Reading) -> Iterator[str]:
     for why in reading.prices.unused:
         yield from comment(f"no step is priced: {why}", indent="  ")
+    if not reading.prices.by_case:
+        return
     rows = reading.rows_of("step_time")
     both = [
         (row.case, row.value, priced)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from clusterbench.formulas.statistics import median
-from tests.bench import ROOT, Result, at_most
+from tests.bench import INSTALLED, ROOT, Result, at_most
 
 LAYOUTS = 20_000
 OF_TOP_CONFIGS_S, OF_LAYOUTS_S = 3.0, 20.0
@@ -59,7 +59,7 @@ def _counts(plan: tuple[float, int, int]) -> str:
 def _planned(suite: Path) -> tuple[float, int, int]:
     before = os.times()
     command = [sys.executable, "-c", PLAN, str(suite)]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=INSTALLED).stdout
     after = os.times()
     num_cases, num_refusals = map(int, said.split())
     return sum(after[2:4]) - sum(before[2:4]), num_cases, num_refusals

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from clusterbench.formulas.statistics import median
-from tests.bench import ROOT, Result, at_most
+from tests.bench import INSTALLED, ROOT, Result, at_most
 
 TARGET_S = 1.5
 PROCESSES = 7
@@ -29,6 +29,7 @@ def measure() -> list[Result]:
 def _report(run: Path) -> float:
     before = os.times()
     command = [sys.executable, "-m", "clusterbench", "report", str(run)]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, cwd=ROOT)
+    devnull = subprocess.DEVNULL
+    subprocess.run(command, stdout=devnull, stderr=devnull, check=True, cwd=ROOT, env=INSTALLED)
     after = os.times()
     return sum(after[2:4]) - sum(before[2:4])

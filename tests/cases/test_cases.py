@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusterbench.cases.trained import Trained, groups_that_differ
 from tests.charts.steps import trained
 from tests.report.synthetic import of_rows
 
@@ -53,3 +54,23 @@ def test_rows_of_several_metrics_come_in_the_order_of_all_rows() -> None:
 def test_of_a_case_the_first_row_with_a_figure_stands_for_it() -> None:
     done, lost = trained("dp2", {"mfu": None, "tokens_per_s": 9, "bubble": 0.1}), trained("tp2", status="failed")
     assert [row.metric for row in of_rows([*done, *lost]).measured] == ["tokens_per_s"]
+
+
+def test_groups_are_those_with_enough_values_and_none_is_looked_for_where_all_cases_have_too_few() -> None:
+    cases = of_rows([row for layout in ("tp1", "pp2", "pp4", "dp2", "tp2") for row in trained(layout, {"mfu": 0.5})])
+    asked: list[str] = []
+
+    def of_all(case: Trained) -> tuple[object, ...]:
+        asked.append(str(case.layout))
+        return (case.layout.tp,)
+
+    (group,) = groups_that_differ(cases.trained, lambda case: case.layout.pp, of_all)
+    assert ([str(case.layout) for case in group], len(asked)) == (["tp1", "pp2", "pp4", "dp2"], 5)
+    assert groups_that_differ(cases.trained, lambda case: case.layout.pp, of_all, fewest=4) == []
+    assert groups_that_differ(cases.trained, lambda case: case.layout.pp if case.layout.pp > 2 else None, of_all) == []
+    assert len(asked) == 5
+
+
+def test_workloads_that_are_a_choice_are_looked_for_once() -> None:
+    reading = of_rows([*trained("dp2", {"tokens_per_s": 9}), *trained("tp2", {"tokens_per_s": 8})])
+    assert reading.heatmaps is reading.heatmaps
