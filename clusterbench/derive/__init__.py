@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cases import Reading
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
@@ -318,7 +318,9 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
         return []
     try:
         place = Place(cluster, history.case.num_nodes)
-        metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
+        derived = [*benchmark.derive(history.case, history.pooled, place)]
+        derived += _of_replaced_hosts(history, benchmark, place, {metric.key for metric in derived})
+        metrics = without_impossible(history.case, derived, cluster)
         metrics = without_speed(metrics, history.case, cluster)
         metrics = without_disturbed(metrics, history.observations)
         for metric in metrics:
@@ -328,6 +330,16 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     except (ClusterbenchError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return metrics
+
+
+def _of_replaced_hosts(history: History, benchmark: type[Benchmark], place: Place, known: set[str]) -> Iterator[Metric]:
+    """What repeats on other hosts than those that are pooled have of such a host: its links, its own step."""
+    for others in history.by_hosts[1:]:
+        assert others.pooled is not None
+        for metric in benchmark.derive(history.case, others.pooled, place):
+            if metric.key not in known:
+                known.add(metric.key)
+                yield metric
 
 
 # Rows

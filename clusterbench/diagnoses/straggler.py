@@ -126,22 +126,23 @@ class Straggler(Diagnosis):
 
 def _gathered(reading: Reading) -> Iterator[tuple[str, Work, _Evidence]]:
     """What is compared of each case: ``rank`` or ``node``, where they did what, and their seconds."""
-    for history in reading.histories:
-        seen, benchmark = history.pooled, history.case.benchmark
-        if seen is None:
-            continue
-        stretches = len(history.observations) if reading.plan.cluster.device == "cpu" else 0
-        if seconds := _own_work(history):
-            groups = ranks_of_same_work(history.case, seen)
-            iteration = "step" if history.case.layout else "iteration"
-            own = 0 if OWN_SECONDS.readable(seen) else stretches
-            evidence = _Evidence(history.case.id, seen, seconds, groups, iteration, own)
-            yield "rank", (benchmark, len(seconds), seen.hosts), evidence
-        if benchmark == NODE_STEP:
-            nodes = seconds_by_node(history.case, seen)
-            every = [tuple(range(len(nodes.seconds)))]
-            evidence = _Evidence(history.case.id, nodes, nodes.seconds, every, "step", stretches)
-            yield "node", (benchmark, len(nodes.seconds), nodes.hosts), evidence
+    for whole in reading.histories:
+        for history in whole.by_hosts:
+            seen, benchmark = history.pooled, history.case.benchmark
+            assert whole.pooled is not None
+            assert seen is not None
+            stretches = len(history.observations) if reading.plan.cluster.device == "cpu" else 0
+            if seconds := _own_work(history):
+                groups = ranks_of_same_work(history.case, whole.pooled)
+                iteration = "step" if history.case.layout else "iteration"
+                own = 0 if OWN_SECONDS.readable(seen) else stretches
+                evidence = _Evidence(history.case.id, seen, seconds, groups, iteration, own)
+                yield "rank", (benchmark, len(seconds), seen.hosts), evidence
+            if benchmark == NODE_STEP:
+                nodes = seconds_by_node(history.case, seen)
+                every = [tuple(range(len(nodes.seconds)))]
+                evidence = _Evidence(history.case.id, nodes, nodes.seconds, every, "step", stretches)
+                yield "node", (benchmark, len(nodes.seconds), nodes.hosts), evidence
 
 
 def _own_work(history: History) -> Sequence[Sequence[float]]:
