@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from typing import Literal
 
 from clusterbench.cases import Reading
-from clusterbench.compare.figures import Figure, Found, figures_of, independent
+from clusterbench.compare.figures import LARGEST, Figure, Found, figures_of, independent
 from clusterbench.compare.hosts import machine_differences
 from clusterbench.compare.repeats import (
     Change,
@@ -40,8 +40,6 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "undecided", "better", "same")
 
 EXCLUDED, SHOWN, UNDECIDED = 0, 1, 3
 """Exit codes: a regression beyond the margin is excluded, is shown, or neither. 2 is a mistaken command line."""
-
-_LARGEST = 700.0  # whose exponential is still a float
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +124,7 @@ class Difference:
         low, high = _bounds(self.change)
         if self.figure.kind.better == "higher":
             low, high = -high, -low
-        return math.exp(low), math.exp(min(high, _LARGEST))
+        return math.exp(low), math.exp(min(high, LARGEST))
 
 
 def verdict_of(change: Change, margin: float) -> Verdict:

@@ -26,6 +26,9 @@ TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 How = Literal["repeats", "exact", "once"]
 """``repeats``: a sample a repeat. ``exact``: counted, not timed. ``once``: timed in one pass of a run; not judged."""
 
+LARGEST = 700.0
+"""A logarithm whose exponential is still a float: that of something over nothing, which has no ratio."""
+
 _SAME_SAMPLES = 1e-3  # programs print four digits; two figures of their own differ by more than this in some repeat
 
 
@@ -59,7 +62,7 @@ class Figure:
     def exact_change(self) -> Change:
         """From the most favourable pair of values to the least; of a deviation beyond its limit, in shares of that."""
         low, high = sorted((self._worsened(self.base, self.new), -self._worsened(self.new, self.base)))
-        unlike = (high - low) / 2 if math.isfinite(high - low) else 0.0
+        unlike = (high - low) / 2
         return Change(np.array(high - unlike), np.array(unlike), np.array(math.inf))
 
     def _worsened(self, base: Sequence[float], new: Sequence[float]) -> float:
@@ -72,7 +75,7 @@ class Figure:
         if best == worst:
             return 0.0
         if best <= 0 or worst <= 0:
-            return math.inf if worst > best else -math.inf
+            return LARGEST if worst > best else -LARGEST
         return math.log(worst / best)
 
 
@@ -164,10 +167,18 @@ def _against(recorded: Recorded, new: History, kind: MetricKind, metrics: Sequen
     figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit)
     if kind.exact or limit:
         return figure
-    if not _is_of_each(of_new, new) or min(*recorded.samples, *of_new) <= 0:
-        return replace(figure, how="once")
     is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])
-    return replace(figure, how="repeats" if is_of_time or len(recorded.samples) > 1 else "once")
+    if not _is_of_each(of_new, new) or not (is_of_time or len(recorded.samples) > 1):
+        return replace(figure, how="once")
+    return _with_ratio(figure)
+
+
+def _with_ratio(figure: Figure) -> Figure:
+    """Judged by repeats where each has a ratio to the others; a rate that fell to nothing as what is counted is."""
+    if min(*figure.base, *figure.new) > 0:
+        return replace(figure, how="repeats")
+    has_fallen = figure.kind.better == "higher" and min(figure.base) > 0
+    return figure if has_fallen else replace(figure, how="once")
 
 
 def _is_of_each(values: Sequence[float], history: History) -> bool:
@@ -231,13 +242,13 @@ def _figure(
     if kind.exact or limit:
         return figure
     is_complete = _is_of_each(of_base, base) and _is_of_each(of_new, new)
-    if not is_complete or min(*of_base, *of_new) <= 0:  # a rate of nothing has no ratio
+    if not is_complete:
         return replace(figure, how="once")
-    figure = replace(figure, how="repeats")
+    figure = _with_ratio(figure)
     if len(of_base) > 1 or len(of_new) > 1 or any(key in rank for rank in base.observations[0].passes.get(SAMPLES, ())):
         return figure
     # Of a single repeat: a rate or the time itself, and not what one pass took.
-    is_of_all = first[0].iterations == len(base.observations[0].seconds[0])
+    is_of_all = figure.how == "repeats" and first[0].iterations == len(base.observations[0].seconds[0])
     of_time = is_of_all and time is not None and _are_of_same_samples(figure, time)
     return figure if of_time else replace(figure, how="once")
 

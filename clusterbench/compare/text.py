@@ -132,7 +132,7 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         )
     if unlike:
         named = few([f"{difference.quantity} of {difference.case}" for difference in unlike])
-        yield f"Undecided: {plural(len(unlike), 'count')} that should be the same in every repeat and differ: {named}."
+        yield f"Undecided: {plural(len(unlike), 'figure')} whose repeats should all be alike and are not: {named}."
 
 
 def _sorted(comparing: Comparing) -> list[Difference]:

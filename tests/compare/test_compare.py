@@ -389,6 +389,39 @@ def test_errors_where_there_were_none_are_worse_and_none_twice_are_the_same(tmp_
     assert compare_runs(some, none).exit_code == 0
 
 
+def counting(path: Path, *errors: float) -> Path:
+    """A run whose repeats counted so many errors."""
+    planned = case("a", repeats=len(errors))
+    records = [
+        (outcome(planned, repeat=repeat), observation(planned, None, [figure("errors", "1", count)], repeat=repeat))
+        for repeat, count in enumerate(errors)
+    ]
+    return write_run(path, [planned], records, environment=ENVIRONMENT).path
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        ((0, 1), (0, 1), "undecided"),  # was 'worse': of a case that counts one in some repeats no two runs were alike
+        ((0, 0), (0, 1), "undecided"),
+        ((0, 1), (1, 1), "undecided"),
+        ((0, 0), (1, 1), "worse"),
+        ((1, 1), (0, 0), "better"),
+        ((0, 1), (0, 0), "same"),
+    ],
+)
+def test_counts_of_nothing_and_of_something_are_held_against_each_other_as_others_are(
+    tmp_path: Path, base: tuple[float, ...], new: tuple[float, ...], verdict: str
+) -> None:
+    comparing = compare_runs(counting(tmp_path / "base", *base), counting(tmp_path / "new", *new))
+    (errors,) = [found for found in comparing.differences if found.quantity == "errors"]
+    assert errors.verdict(0.05) == verdict
+    assert as_text(comparing)
+    assert comparing.is_regression == (verdict == "worse")
+    undecided = [said for said in summary(comparing) if "repeats should all be alike and are not: errors" in said]
+    assert len(undecided) == (verdict == "undecided")
+
+
 def test_what_a_run_times_once_is_named_and_not_judged(tmp_path: Path) -> None:
     runs = [
         run_of(
@@ -414,11 +447,22 @@ def of_a_program(path: Path, rates: list[float]) -> Path:
     return write_run(path, [planned], records, environment=ENVIRONMENT).path
 
 
-def test_a_rate_of_nothing_is_not_judged(tmp_path: Path) -> None:
-    base, new = of_a_program(tmp_path / "base", [1e9, 1e9]), of_a_program(tmp_path / "new", [0.0, 1e9])
+@pytest.mark.parametrize(
+    ("rates", "verdict", "exit_code"), [([0.0, 0.0], "worse", 1), ([0.0, 1e9], "undecided", 3), ([0.0], "worse", 1)]
+)
+def test_a_rate_that_falls_to_nothing_is_no_silence(
+    tmp_path: Path, rates: list[float], verdict: str, exit_code: int
+) -> None:
+    """It has no ratio, was not judged, and a link that carried nothing any more ended with 'NO REGRESSION'."""
+    base, new = of_a_program(tmp_path / "base", [1e9, 1e9]), of_a_program(tmp_path / "new", rates)
     comparing = compare_runs(base, new)
-    assert [found.figure.how for found in comparing.differences if found.quantity == "bandwidth"] == ["once"]
+    (rate,) = [found for found in comparing.differences if found.quantity == "bandwidth"]
+    assert (rate.verdict(0.05), comparing.exit_code) == (verdict, exit_code)
     assert as_text(comparing)
+    file = tmp_path / "base.jsonl"
+    write_baseline([base], file)
+    assert compare_with_baseline(file, new).exit_code == exit_code
+    assert compare_runs(new, base).exit_code != 1
 
 
 @pytest.mark.parametrize("text", ["NaN", "1e999", "-0.5", "0.0"])
