@@ -68,8 +68,8 @@ LINKS = [
 
 
 def test_complete_proven_healthy_is_0() -> None:
-    dp2 = trained("dp2")
-    found = judged(good(dp2), matmul(), cases=[dp2, MATMUL], rows=[row(dp2, "parity_loss", 1e-7), *LINKS])
+    alone = replace(trained("tp1"), world_size=1)  # no rank waits for another in it
+    found = judged(good(alone), matmul(), cases=[alone, MATMUL], rows=[row(alone, "parity_loss", 1e-7), *LINKS])
     assert found.words == "COMPLETE, PROVEN, HEALTHY"
     assert (found.conditions, found.tone, found.exit_code) == ((), "good", 0)
     assert found.measured.sentence == "2 of 2 cases"

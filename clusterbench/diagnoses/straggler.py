@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -119,6 +119,7 @@ class Straggler(Diagnosis):
             (
                 *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
                 *(team.without_peers for team in judged if team.alone),
+                *_unrecorded(reading, {team.work[:2] for team in judged}),
             ),
             good,
         )
@@ -156,6 +157,18 @@ def _own_work(history: History) -> Sequence[Sequence[float]]:
         min(samples, default=0) > 0 for samples in seconds
     )
     return seconds if len(seconds) > 1 and are_whole else ()
+
+
+def _unrecorded(reading: Reading, judged: Set[tuple[str, int]]) -> Iterator[NotJudged]:
+    """Training steps on so many ranks of which no case tells the own work of each, whatever else was compared."""
+    hosts: dict[tuple[str, int], dict[str, None]] = {}
+    for history in reading.histories:
+        work = history.case.benchmark, history.case.world_size
+        if history.case.layout and work[1] > 1 and history.ran_here and history.pooled and work not in judged:
+            hosts.setdefault(work, {}).update(dict.fromkeys(history.pooled.hosts))
+    for (benchmark, ranks), of_work in hosts.items():
+        why = "the own work of each rank is not in the record"
+        yield NotJudged(f"{plural(ranks, 'rank')} in {benchmark}", why, f"{benchmark} run again", tuple(of_work))
 
 
 def _takes(reading: Reading) -> str:
