@@ -73,6 +73,10 @@ class Reading:
             return False
         return not self.histories or any(history.ran_here for history in self.histories)
 
+    def run_of(self, history: History) -> str:
+        """Of which of several runs that stand side by side a case is, as each is judged by itself; else nothing."""
+        return self.by_case[history.case.id][0].run if self.hosts_of_runs else ""
+
     @cached_property
     def has_several_hosts(self) -> bool:
         """Whether there is a host to hold another against."""
