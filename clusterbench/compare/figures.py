@@ -37,7 +37,7 @@ class Figure:
     """One metric of one case in both runs, a value a repeat.
 
     ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation below it is rounding, and what
-    is beyond it is judged as a share of it.
+    is beyond it is judged as a share of it. ``base_runs`` is of how many runs the values of base are.
     """
 
     case: str
@@ -48,11 +48,15 @@ class Figure:
     new: tuple[float, ...]
     limit: float | None = None
     iterations: tuple[Repeats, Repeats] | None = None
+    base_runs: int = 1
 
     @cached_property
     def logarithms(self) -> tuple[Repeats, Repeats]:
         """Of base and new, larger where worse; with what iterations say of their noise where it is known."""
-        return self.iterations or (self._logarithms(self.base), self._logarithms(self.new))
+        if self.iterations:
+            return self.iterations
+        base = replace(self._logarithms(self.base), runs=min(self.base_runs, len(self.base)))
+        return base, self._logarithms(self.new)
 
     def _logarithms(self, values: Sequence[float]) -> Repeats:
         sign = -1 if self.kind.better == "higher" else 1
@@ -138,9 +142,9 @@ def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure
 
 
 def figures_against(
-    recorded: Mapping[str, Recorded], new: History, cluster: Cluster, has_other_peak: bool = False
+    recorded: Mapping[str, Recorded], base_runs: int, new: History, cluster: Cluster, has_other_peak: bool = False
 ) -> Found:
-    """What a case has now and had in a baseline, a sample of that as a repeat.
+    """What a case has now and had in a baseline of so many runs, a sample of that as a repeat.
 
     A figure that is taken in one pass of a run is judged where the baseline has it of several runs.
     """
@@ -150,7 +154,7 @@ def figures_against(
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     now = _values(new, cluster, kinds)
     known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
-    found = [_against(known[key], new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
+    found = [_against(known[key], base_runs, new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
     lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
     has_time = _has_time(benchmark, new.case, [cluster])
     is_void = has_time and not undisturbed(new.observations)
@@ -161,10 +165,10 @@ def _is_judged(kind: MetricKind | None) -> bool:
     return kind is not None and kind.better != "neither"
 
 
-def _against(recorded: Recorded, new: History, kind: MetricKind, metrics: Sequence[Metric]) -> Figure:
+def _against(recorded: Recorded, base_runs: int, new: History, kind: MetricKind, metrics: Sequence[Metric]) -> Figure:
     limit = _limit(new, kind, metrics[0].key)
     of_new = tuple(float(metric.value or 0.0) for metric in metrics)
-    figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit)
+    figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit, base_runs=base_runs)
     if kind.exact or limit:
         return figure
     is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])

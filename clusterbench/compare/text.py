@@ -125,6 +125,16 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
             f"Undecided: {plural(len(noisy), 'figure')}.{some} {enough} of each run would decide all, if noise stays "
             f"as it is; most are needed for {noisiest.quantity} of {noisiest.case}."
         )
+    by_run = [
+        difference
+        for difference in blocking
+        if difference not in (*single, *unlike) and difference.needed(comparing.margin) is None
+    ]
+    if by_run:
+        yield (
+            f"Undecided: {plural(len(by_run), 'figure')} in which the runs of the baseline differ by more than their "
+            "repeats, so that new counts as one run more. It takes a baseline of more runs."
+        )
     if comparing.gone:
         yield (
             "Undecided: what new leaves out is not compared. Measure it again, or say --fewer-cases where that is on "
