@@ -117,6 +117,19 @@ def test_a_repeat_or_a_record_that_lacks_is_missing() -> None:
         assert found.measured.sentence.endswith("1 case; 1 lack a repeat or a whole record")
 
 
+def test_a_repeat_that_was_skipped_where_another_was_measured_is_missing() -> None:
+    """One of three repeats was '1 of 1 case', COMPLETE, where a spare lacked the program that the case runs."""
+    thrice = case("a", repeats=3)
+    lacking = [
+        (outcome(thrice, "skipped", repeat=repeat, reason="nvbandwidth was not found"), None) for repeat in (1, 2)
+    ]
+    found = judged(good(thrice), *lacking, cases=[thrice])
+    assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
+    assert found.measured.sentence == "1 of 1 case; 1 lack a repeat or a whole record"
+    nowhere = judged(*((outcome(thrice, "skipped", repeat=repeat), None) for repeat in range(3)), cases=[thrice])
+    assert (nowhere.measured.word, nowhere.exit_code) == ("NOTHING MEASURED", 0)
+
+
 def lasting(folder: Path, for_s: float, *took_s: float) -> RunFolder:
     """A run of two cases that was to take so long, each round of which took so long."""
     cases = (ONE, TWO)

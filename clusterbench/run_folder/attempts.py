@@ -108,8 +108,12 @@ class History:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change."""
-        if any(outcome.status != "ok" for outcome in self.deciding):
+        """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change.
+
+        Where some were measured, what another was skipped for can: it is of the host that took a place.
+        """
+        otherwise = {outcome.status for outcome in self.deciding} - {"ok"}
+        if otherwise and not (otherwise == {"skipped"} and self.observations):
             return True
         return len(self.observations) >= max(1, self.case.repeats)
 
