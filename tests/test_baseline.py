@@ -282,13 +282,13 @@ def test_a_run_that_differs_as_those_of_the_baseline_do_is_no_regression(tmp_pat
 def test_a_case_that_failed_now_is_a_regression(base: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "new", ends=lambda case, repeat: "ok" if case else "failed")
     done = verb("compare", base, run.path)
-    assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
+    assert (done.exit_code, "1 case ended badly that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
 
 
 def test_a_repeat_that_was_wrong_is_a_regression(base: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "new", STEADY * 2, ends=lambda case, repeat: "wrong" if (case, repeat) == (0, 2) else "ok")
     done = verb("compare", base, run.path)
-    assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
+    assert (done.exit_code, "1 case ended badly that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
     assert "repeats of new that failed and are left out: 1 of matmul/1n1/64-float32 (wrong)" in said(done)
 
 

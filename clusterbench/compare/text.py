@@ -70,7 +70,7 @@ def _verdict(comparing: Comparing) -> str:
     told.append(_tally(list(timed.values())) or _nothing_timed(counted))
     if changed := _tally([verdict for verdict in counted if verdict != "same"]):
         told.append(f"of what is counted {changed}")
-    for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
+    for cases, what in ((comparing.broken, "ended badly"), (comparing.untold, "not measured")):
         if cases:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
     if comparing.gone:
@@ -112,9 +112,11 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         if not difference.has_single_repeats and (needed := difference.needed(comparing.margin)) is not None
     }
     if single:
+        are_imported = all(difference.case.startswith("imported/") for difference in single)
+        where = "Run a suite here with 'repeats: 10'" if are_imported else "Add 'repeats: 10' to the suite"
         yield (
             f"Undecided: {plural(len(single), 'figure')} with one repeat in each run, which does not show how far "
-            "another would differ. Add 'repeats: 10' to the suite: it tells twice the margin from noise of 2 %."
+            f"another would differ. {where}: it tells twice the margin from noise of 2 %."
         )
     if noisy:
         noisiest = max(noisy, key=lambda difference: noisy[difference])

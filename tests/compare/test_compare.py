@@ -311,6 +311,17 @@ def test_a_single_repeat_decides_nothing(tmp_path: Path) -> None:
     assert command(base, run_of(tmp_path / "slow", {"a": 0.030}, repeats=1)).exit_code == 3
 
 
+def test_of_imports_it_is_a_suite_that_has_repeats(tmp_path: Path) -> None:
+    """'Add repeats to the suite' was said of figures that another program had printed."""
+    planned = case("a", id="imported/1n4/a")
+    runs = []
+    for name, time_s in (("base", 0.010), ("new", 0.011)):
+        seen = outcome(planned), observation(planned, [[time_s] * 20] * planned.world_size)
+        runs.append(write_run(tmp_path / name, [planned], [seen], environment=ENVIRONMENT).path)
+    (undecided,) = [said for said in summary(compare_runs(*runs)) if said.startswith("Undecided")]
+    assert "Run a suite here with 'repeats: 10': it tells twice the margin" in undecided
+
+
 def test_single_repeats_of_several_cases_show_three_times_as_slow(tmp_path: Path) -> None:
     labels = [f"c{number}" for number in range(8)]
     base = run_of(tmp_path / "base", dict.fromkeys(labels, 0.010), repeats=1, iterations=2)
@@ -495,7 +506,7 @@ def test_a_case_that_ran_before_and_fails_now_is_a_regression(tmp_path: Path) ->
     comparing = compare_runs(base, new)
     assert comparing.exit_code == 1
     assert summary(comparing)[0] == (
-        "REGRESSION (margin 5.0%): nothing was compared; 1 case failed that ran before: planted/1n4/a."
+        "REGRESSION (margin 5.0%): nothing was compared; 1 case ended badly that ran before: planted/1n4/a."
     )
     assert comparing.ended_otherwise == ("planted/1n4/a: ok, then failed (rank 3 was killed)",)
     assert compare_runs(new, base).broken == ()
