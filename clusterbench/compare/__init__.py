@@ -156,7 +156,7 @@ class Comparing:
         Cases that ended well in one run only, as sentences; ``broken`` are those of which a repeat failed in the new
         run and none in the base, ``untold`` those that were not measured there for another reason.
     void
-        Timed cases of which each repeat was disturbed in one of the runs.
+        Timed cases of which one of the runs has no time that counts: each repeat was disturbed, or ranks shared GPUs.
     gone
         Cases with figures that only base has, unless new was to have fewer.
     unproven
@@ -433,6 +433,8 @@ def _cautions(before: Reading, after: Reading, lacking: dict[str, str]) -> Itera
         described, hosts = reading.environment.get("hosts") or {}, reading.plan.cluster.hosts
         if described and (silent := [host for host in hosts if host not in described]):
             yield f"environment.json of {name} does not describe {few(silent)}"
+        if reading.shares_gpus:
+            yield f"{reading.plan.cluster.ranks_per_gpu} ranks share each GPU in {name}, so that no time of it counts"
         if reading.problems:
             more = f", and {len(reading.problems) - 1} more" if len(reading.problems) > 1 else ""
             yield f"records of {name} that cannot be read: {reading.problems[0]}{more}"

@@ -93,7 +93,8 @@ class Found(NamedTuple):
     lacking
         The keys that one run alone has.
     is_void
-        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed.
+        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed, or ranks
+        shared GPUs in that run alone.
     shares
         Metrics that are left out, because they are a share of another peak in each run.
     """
@@ -120,7 +121,8 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
         found = _with_time(found, time, has_time)
     lacking = [*(key for key in first if key not in second), *(key for key in second if key not in first)]
     has_other_peak = have_other_peaks(*(cluster.gpu_name for cluster in clusters))
-    return _without_shares(Found(found, lacking, is_void=has_time and time is None), has_other_peak)
+    in_one_alone = _has_time(benchmark, base.case, clusters[:1]) != _has_time(benchmark, base.case, clusters[1:])
+    return _without_shares(Found(found, lacking, in_one_alone or (has_time and time is None)), has_other_peak)
 
 
 def _without_shares(found: Found, has_other_peak: bool) -> Found:
@@ -156,8 +158,8 @@ def figures_against(
     known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
     found = [_against(known[key], base_runs, new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
     lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
-    has_time = _has_time(benchmark, new.case, [cluster])
-    is_void = has_time and not undisturbed(new.observations)
+    is_timed = benchmark is None or benchmark.is_timed
+    is_void = is_timed and not (_has_time(benchmark, new.case, [cluster]) and undisturbed(new.observations))
     return _without_shares(Found(found, lacking, is_void), has_other_peak)
 
 

@@ -78,7 +78,8 @@ def _verdict(comparing: Comparing) -> str:
     if comparing.unproven:
         told.append(f"{plural(len(comparing.unproven), 'case')} not proven now: {few(comparing.unproven, 1)}")
     if comparing.void:
-        told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
+        without = f"{plural(len(comparing.void), 'case')} of which one run has no time that counts"
+        told.append(f"{without}: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)
     if worst is not None:
         told.append(f"worst: {worst.quantity} of {worst.case}, {_ratio(worst)}")

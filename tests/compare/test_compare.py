@@ -583,7 +583,20 @@ def test_a_run_that_was_disturbed_throughout_excludes_no_regression(tmp_path: Pa
     new = run_of(tmp_path / "new", {"a": 0.010 * slower})
     for comparing in (compare_runs(base, new), compare_runs(new, base)):
         assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
-        assert summary(comparing)[0].endswith("1 case disturbed in each repeat of a run: planted/1n4/a.")
+        assert summary(comparing)[0].endswith("1 case of which one run has no time that counts: planted/1n4/a.")
+
+
+def test_a_run_whose_ranks_shared_gpus_excludes_no_regression_of_one_in_which_they_did_not(tmp_path: Path) -> None:
+    """Steps five times as long had no time that counts, and as much memory: 'NO REGRESSION', exit code 0."""
+    memory = {"a": [figure("peak_memory", "B", 1e9)]}
+    alone = Cluster(1, 4, "cuda", "NVIDIA H100 80GB HBM3", hosts=("laptop",))
+    base = run_of(tmp_path / "base", {"a": 0.010}, figures=memory, cluster=alone)
+    new = run_of(tmp_path / "new", {"a": 0.050}, figures=memory, cluster=replace(alone, ranks_per_gpu=2))
+    for comparing in (compare_runs(base, new), compare_runs(new, base)):
+        assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
+    assert "2 ranks share each GPU in new, so that no time of it counts" in compare_runs(base, new).cautions
+    again = run_of(tmp_path / "again", {"a": 0.060}, figures=memory, cluster=replace(alone, ranks_per_gpu=2))
+    assert compare_runs(new, again).exit_code == 0  # neither has a time, and what they count is the same
 
 
 def steady(example: Path, to: Path, factor: float, unproven: str = "") -> Path:
