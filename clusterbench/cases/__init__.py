@@ -74,8 +74,12 @@ class Reading:
         return not self.histories or any(history.ran_here for history in self.histories)
 
     def run_of(self, history: History) -> str:
-        """Of which of several runs that stand side by side a case is, as each is judged by itself; else nothing."""
-        return self.by_case[history.case.id][0].run if self.hosts_of_runs else ""
+        """Of which of several runs a case is; nothing where there is one."""
+        return self.by_case[history.case.id][0].run if self._has_several_runs else ""
+
+    @cached_property
+    def _has_several_runs(self) -> bool:
+        return len({row.run for row in self.rows}) > 1
 
     @cached_property
     def has_several_hosts(self) -> bool:

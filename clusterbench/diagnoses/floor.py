@@ -84,7 +84,8 @@ class Floor(Diagnosis):
         contests: dict[tuple[tuple[object, ...], object], list[_Entry]] = defaultdict(list)
         for history in reading.histories:
             for asked in history.case.floors:
-                entry = _Entry(history, asked, rows[history.case.id], reading.run_of(history))
+                run = reading.run_of(history) if reading.hosts_of_runs else ""
+                entry = _Entry(history, asked, rows[history.case.id], run)
                 if asked.best:
                     contests[entry.group, same_work(history.case)].append(entry)
                 else:

@@ -247,7 +247,7 @@ class _Rank:
 class _Team:
     """Ranks, or nodes, of one place that did the same work with some of the others, in one case or in several.
 
-    ``run`` is theirs where several stand side by side.
+    ``run`` is theirs where there are several: a rank may be slow in one of them.
     """
 
     work: Work

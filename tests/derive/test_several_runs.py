@@ -199,9 +199,9 @@ def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
     assert (ended.exit_code, "a run is named twice" in ended.output, (tmp_path / "both").exists()) == (2, True, False)
 
 
-def beside(folder: Path, name: str, slow: float) -> RunFolder:
+def beside(folder: Path, name: str, slow: float, size: int = 64) -> RunFolder:
     """A run of products on four ranks, one of them slower, and of a case whose best layout has to reach a floor."""
-    products = case("m", id="matmul/1n4/m", benchmark="matmul", point={"size": 64}, floors=(REACHED,))
+    products = case("m", id="matmul/1n4/m", benchmark="matmul", point={"size": size}, floors=(REACHED,))
     seconds = [[0.01 * (1 + (number * rank) % 7 / 1000) for number in range(40)] for rank in range(1, 5)]
     seconds[3] = [slow * second for second in seconds[3]]
     return write_run(
@@ -228,6 +228,15 @@ def test_of_runs_side_by_side_each_is_judged_by_itself(tmp_path: Path) -> None:
     found = examine(together)["straggler"]
     assert "of sick: matmul/1n4/m" in found.findings[0].evidence
     assert found.healthy[0].startswith("healthy: 4 ranks in matmul: none is slower than its peers")
+
+
+def test_a_slow_rank_of_one_part_is_named_beside_parts_in_which_it_was_not(tmp_path: Path) -> None:
+    """Of two runs with other cases on the same ranks one was SUSPECT, and together they were 'not judged'."""
+    healthy = [beside(tmp_path, f"healthy {size}", 1.0, size) for size in (128, 256)]
+    together = read_several([*healthy, beside(tmp_path, "sick", 1.6, 64)])
+    assert not together.hosts_of_runs
+    (finding,) = examine(together)["straggler"].findings
+    assert finding.title == "rank 3 on laptop, 60 % slower in sick"
 
 
 def titles(reading: Reading) -> list[str]:
