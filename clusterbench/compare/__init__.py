@@ -156,7 +156,8 @@ class Comparing:
         Cases that ended well in one run only, as sentences; ``broken`` are those of which a repeat failed in the new
         run and none in the base, ``untold`` those that were not measured there for another reason.
     void
-        Timed cases of which one of the runs has no time that counts: each repeat was disturbed, or ranks shared GPUs.
+        Timed cases of which one of the runs has no time that counts: each repeat was disturbed, ranks shared GPUs,
+        or its record is lost.
     gone
         Cases with figures that only base has, unless new was to have fewer.
     unproven

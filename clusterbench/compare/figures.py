@@ -93,8 +93,8 @@ class Found(NamedTuple):
     lacking
         The keys that one run alone has.
     is_void
-        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed, or ranks
-        shared GPUs in that run alone.
+        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed, ranks shared
+        GPUs in that run alone, or base lost its record.
     shares
         Metrics that are left out, because they are a share of another peak in each run.
     """
@@ -108,7 +108,7 @@ class Found(NamedTuple):
 def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> Found:
     """What both runs know of a case; times are those of repeats that nothing disturbed."""
     if not base.observations or not new.observations:
-        return Found([], [], is_void=False)
+        return Found([], [], is_void=base.status == "ok" and not base.observations and bool(new.observations))
     benchmark = benchmarks().get(base.case.benchmark)
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     first, second = (_values(history, cluster, kinds) for history, cluster in zip((base, new), clusters, strict=True))

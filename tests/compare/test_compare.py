@@ -525,6 +525,16 @@ def test_a_case_that_is_not_measured_any_more_is_undecided(tmp_path: Path) -> No
     assert summary(comparing)[0].endswith("1 same; 1 case not measured that ran before: planted/1n4/b.")
 
 
+def test_a_case_of_which_base_lost_the_record_excludes_no_regression(tmp_path: Path) -> None:
+    """It ended well there, is ten times slower now, and the others alone were 'NO REGRESSION', exit code 0."""
+    base = run_of(tmp_path / "base", {"a": 0.010, "b": 0.010})
+    kept = [line for line in (base / "observations.jsonl").read_text().splitlines() if "/b" not in line]
+    (base / "observations.jsonl").write_text("\n".join(kept) + "\n")
+    comparing = compare_runs(base, run_of(tmp_path / "new", {"a": 0.010, "b": 0.100}))
+    assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/b",))
+    assert summary(comparing)[0].endswith("1 case of which one run has no time that counts: planted/1n4/b.")
+
+
 def with_faults(path: Path, status: str, num: int) -> Path:
     """A run of ten repeats of one case, of which the first ended so."""
     planned = case("a", repeats=10)
