@@ -266,16 +266,29 @@ def test_a_run_as_before_is_no_regression_and_a_slower_one_is(base: Path, tmp_pa
     assert "9, then 6" in done.output
 
 
+def test_a_run_that_differs_as_those_of_the_baseline_do_is_no_regression(tmp_path: Path) -> None:
+    """Six runs lay within 6 %, and one 1 % beyond the slowest was a REGRESSION, as each of its repeats counted."""
+    factors = (1.0, 1.06, 1.0, 1.06, 1.0, 1.06)
+    runs = [run_of(tmp_path / f"run{number}", [factor * 0.010] * 3) for number, factor in enumerate(factors)]
+    verb("baseline", *(run.path for run in runs), "--out", tmp_path / "base.jsonl")
+    done = verb("compare", tmp_path / "base.jsonl", run_of(tmp_path / "new", [0.0107] * 10).path)
+    assert done.exit_code == 3, done.output
+    assert (
+        "Undecided: 2 figures in which the runs of the baseline differ by more than their repeats, so that new counts "
+        "as one run more. It takes a baseline of more runs."
+    ) in said(done)
+
+
 def test_a_case_that_failed_now_is_a_regression(base: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "new", ends=lambda case, repeat: "ok" if case else "failed")
     done = verb("compare", base, run.path)
-    assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
+    assert (done.exit_code, "1 case ended badly that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
 
 
 def test_a_repeat_that_was_wrong_is_a_regression(base: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "new", STEADY * 2, ends=lambda case, repeat: "wrong" if (case, repeat) == (0, 2) else "ok")
     done = verb("compare", base, run.path)
-    assert (done.exit_code, "1 case failed that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
+    assert (done.exit_code, "1 case ended badly that ran before: matmul/1n1/64-float32" in said(done)) == (1, True)
     assert "repeats of new that failed and are left out: 1 of matmul/1n1/64-float32 (wrong)" in said(done)
 
 

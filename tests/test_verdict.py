@@ -68,8 +68,8 @@ LINKS = [
 
 
 def test_complete_proven_healthy_is_0() -> None:
-    dp2 = trained("dp2")
-    found = judged(good(dp2), matmul(), cases=[dp2, MATMUL], rows=[row(dp2, "parity_loss", 1e-7), *LINKS])
+    alone = replace(trained("tp1"), world_size=1)  # no rank waits for another in it
+    found = judged(good(alone), matmul(), cases=[alone, MATMUL], rows=[row(alone, "parity_loss", 1e-7), *LINKS])
     assert found.words == "COMPLETE, PROVEN, HEALTHY"
     assert (found.conditions, found.tone, found.exit_code) == ((), "good", 0)
     assert found.measured.sentence == "2 of 2 cases"
@@ -115,6 +115,19 @@ def test_a_repeat_or_a_record_that_lacks_is_missing() -> None:
     for found in (judged((outcome(ONE), None), cases=[ONE]), judged(good(twice), cases=[twice])):
         assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
         assert found.measured.sentence.endswith("1 case; 1 lack a repeat or a whole record")
+
+
+def test_a_repeat_that_was_skipped_where_another_was_measured_is_missing() -> None:
+    """One of three repeats was '1 of 1 case', COMPLETE, where a spare lacked the program that the case runs."""
+    thrice = case("a", repeats=3)
+    lacking = [
+        (outcome(thrice, "skipped", repeat=repeat, reason="nvbandwidth was not found"), None) for repeat in (1, 2)
+    ]
+    found = judged(good(thrice), *lacking, cases=[thrice])
+    assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
+    assert found.measured.sentence == "1 of 1 case; 1 lack a repeat or a whole record"
+    nowhere = judged(*((outcome(thrice, "skipped", repeat=repeat), None) for repeat in range(3)), cases=[thrice])
+    assert (nowhere.measured.word, nowhere.exit_code) == ("NOTHING MEASURED", 0)
 
 
 def lasting(folder: Path, for_s: float, *took_s: float) -> RunFolder:

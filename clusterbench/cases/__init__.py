@@ -75,6 +75,14 @@ class Reading:
             return False
         return not self.histories or any(history.ran_here for history in self.histories)
 
+    def run_of(self, history: History) -> str:
+        """Of which of several runs a case is; nothing where there is one."""
+        return self.by_case[history.case.id][0].run if self._has_several_runs else ""
+
+    @cached_property
+    def _has_several_runs(self) -> bool:
+        return len({row.run for row in self.rows}) > 1
+
     @cached_property
     def has_several_hosts(self) -> bool:
         """Whether there is a host to hold another against."""

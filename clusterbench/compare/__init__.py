@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from typing import Literal
 
 from clusterbench.cases import Reading
-from clusterbench.compare.figures import Figure, Found, figures_of, independent
+from clusterbench.compare.figures import LARGEST, Figure, Found, figures_of, independent
 from clusterbench.compare.hosts import machine_differences
 from clusterbench.compare.repeats import (
     Change,
@@ -40,8 +40,6 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "undecided", "better", "same")
 
 EXCLUDED, SHOWN, UNDECIDED = 0, 1, 3
 """Exit codes: a regression beyond the margin is excluded, is shown, or neither. 2 is a mistaken command line."""
-
-_LARGEST = 700.0  # whose exponential is still a float
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +124,7 @@ class Difference:
         low, high = _bounds(self.change)
         if self.figure.kind.better == "higher":
             low, high = -high, -low
-        return math.exp(low), math.exp(min(high, _LARGEST))
+        return math.exp(low), math.exp(min(high, LARGEST))
 
 
 def verdict_of(change: Change, margin: float) -> Verdict:
@@ -158,7 +156,8 @@ class Comparing:
         Cases that ended well in one run only, as sentences; ``broken`` are those of which a repeat failed in the new
         run and none in the base, ``untold`` those that were not measured there for another reason.
     void
-        Timed cases of which each repeat was disturbed in one of the runs.
+        Timed cases of which one of the runs has no time that counts: each repeat was disturbed, ranks shared GPUs,
+        or its record is lost.
     gone
         Cases with figures that only base has, unless new was to have fewer.
     unproven
@@ -435,6 +434,8 @@ def _cautions(before: Reading, after: Reading, lacking: dict[str, str]) -> Itera
         described, hosts = reading.environment.get("hosts") or {}, reading.plan.cluster.hosts
         if described and (silent := [host for host in hosts if host not in described]):
             yield f"environment.json of {name} does not describe {few(silent)}"
+        if reading.shares_gpus:
+            yield f"{reading.plan.cluster.ranks_per_gpu} ranks share each GPU in {name}, so that no time of it counts"
         if reading.problems:
             more = f", and {len(reading.problems) - 1} more" if len(reading.problems) > 1 else ""
             yield f"records of {name} that cannot be read: {reading.problems[0]}{more}"

@@ -1,4 +1,4 @@
-"""A run held against a baseline: the samples of several runs of the same machine stand for the repeats of one."""
+"""A run held against a baseline: samples of several runs of the same machine, whose own differences count as noise."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def hold_against(
         )
     has_other_peak = have_other_peaks(of.machine.gpu, here.gpu)
     compared = {
-        hash: figures_against(of.figures[hash], cases[hash], after.plan.cluster, has_other_peak) for hash in common
+        hash: figures_against(of.figures[hash], len(of.runs), cases[hash], after.plan.cluster, has_other_peak)
+        for hash in common
     }
     differences, whole = differences_of([found.figures for found in compared.values()])
     # those of several cases, such as scaling efficiency, no repeat has by itself

@@ -26,6 +26,9 @@ TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 How = Literal["repeats", "exact", "once"]
 """``repeats``: a sample a repeat. ``exact``: counted, not timed. ``once``: timed in one pass of a run; not judged."""
 
+LARGEST = 700.0
+"""A logarithm whose exponential is still a float: that of something over nothing, which has no ratio."""
+
 _SAME_SAMPLES = 1e-3  # programs print four digits; two figures of their own differ by more than this in some repeat
 
 
@@ -34,7 +37,7 @@ class Figure:
     """One metric of one case in both runs, a value a repeat.
 
     ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation below it is rounding, and what
-    is beyond it is judged as a share of it.
+    is beyond it is judged as a share of it. ``base_runs`` is of how many runs the values of base are.
     """
 
     case: str
@@ -45,11 +48,15 @@ class Figure:
     new: tuple[float, ...]
     limit: float | None = None
     iterations: tuple[Repeats, Repeats] | None = None
+    base_runs: int = 1
 
     @cached_property
     def logarithms(self) -> tuple[Repeats, Repeats]:
         """Of base and new, larger where worse; with what iterations say of their noise where it is known."""
-        return self.iterations or (self._logarithms(self.base), self._logarithms(self.new))
+        if self.iterations:
+            return self.iterations
+        base = replace(self._logarithms(self.base), runs=min(self.base_runs, len(self.base)))
+        return base, self._logarithms(self.new)
 
     def _logarithms(self, values: Sequence[float]) -> Repeats:
         sign = -1 if self.kind.better == "higher" else 1
@@ -59,7 +66,7 @@ class Figure:
     def exact_change(self) -> Change:
         """From the most favourable pair of values to the least; of a deviation beyond its limit, in shares of that."""
         low, high = sorted((self._worsened(self.base, self.new), -self._worsened(self.new, self.base)))
-        unlike = (high - low) / 2 if math.isfinite(high - low) else 0.0
+        unlike = (high - low) / 2
         return Change(np.array(high - unlike), np.array(unlike), np.array(math.inf))
 
     def _worsened(self, base: Sequence[float], new: Sequence[float]) -> float:
@@ -72,7 +79,7 @@ class Figure:
         if best == worst:
             return 0.0
         if best <= 0 or worst <= 0:
-            return math.inf if worst > best else -math.inf
+            return LARGEST if worst > best else -LARGEST
         return math.log(worst / best)
 
 
@@ -86,7 +93,8 @@ class Found(NamedTuple):
     lacking
         The keys that one run alone has.
     is_void
-        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed.
+        Whether it is timed, and one run has no time of it that says anything: each repeat was disturbed, ranks shared
+        GPUs in that run alone, or base lost its record.
     shares
         Metrics that are left out, because they are a share of another peak in each run.
     """
@@ -100,7 +108,7 @@ class Found(NamedTuple):
 def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -> Found:
     """What both runs know of a case; times are those of repeats that nothing disturbed."""
     if not base.observations or not new.observations:
-        return Found([], [], is_void=False)
+        return Found([], [], is_void=base.status == "ok" and not base.observations and bool(new.observations))
     benchmark = benchmarks().get(base.case.benchmark)
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     first, second = (_values(history, cluster, kinds) for history, cluster in zip((base, new), clusters, strict=True))
@@ -113,7 +121,8 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
         found = _with_time(found, time, has_time)
     lacking = [*(key for key in first if key not in second), *(key for key in second if key not in first)]
     has_other_peak = have_other_peaks(*(cluster.gpu_name for cluster in clusters))
-    return _without_shares(Found(found, lacking, is_void=has_time and time is None), has_other_peak)
+    in_one_alone = _has_time(benchmark, base.case, clusters[:1]) != _has_time(benchmark, base.case, clusters[1:])
+    return _without_shares(Found(found, lacking, in_one_alone or (has_time and time is None)), has_other_peak)
 
 
 def _without_shares(found: Found, has_other_peak: bool) -> Found:
@@ -135,9 +144,9 @@ def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure
 
 
 def figures_against(
-    recorded: Mapping[str, Recorded], new: History, cluster: Cluster, has_other_peak: bool = False
+    recorded: Mapping[str, Recorded], base_runs: int, new: History, cluster: Cluster, has_other_peak: bool = False
 ) -> Found:
-    """What a case has now and had in a baseline, a sample of that as a repeat.
+    """What a case has now and had in a baseline of so many runs, a sample of that as a repeat.
 
     A figure that is taken in one pass of a run is judged where the baseline has it of several runs.
     """
@@ -147,10 +156,10 @@ def figures_against(
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     now = _values(new, cluster, kinds)
     known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
-    found = [_against(known[key], new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
+    found = [_against(known[key], base_runs, new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
     lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
-    has_time = _has_time(benchmark, new.case, [cluster])
-    is_void = has_time and not undisturbed(new.observations)
+    is_timed = benchmark is None or benchmark.is_timed
+    is_void = is_timed and not (_has_time(benchmark, new.case, [cluster]) and undisturbed(new.observations))
     return _without_shares(Found(found, lacking, is_void), has_other_peak)
 
 
@@ -158,16 +167,24 @@ def _is_judged(kind: MetricKind | None) -> bool:
     return kind is not None and kind.better != "neither"
 
 
-def _against(recorded: Recorded, new: History, kind: MetricKind, metrics: Sequence[Metric]) -> Figure:
+def _against(recorded: Recorded, base_runs: int, new: History, kind: MetricKind, metrics: Sequence[Metric]) -> Figure:
     limit = _limit(new, kind, metrics[0].key)
     of_new = tuple(float(metric.value or 0.0) for metric in metrics)
-    figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit)
+    figure = Figure(new.case.id, metrics[0].key, kind, "exact", recorded.samples, of_new, limit, base_runs=base_runs)
     if kind.exact or limit:
         return figure
-    if not _is_of_each(of_new, new) or min(*recorded.samples, *of_new) <= 0:
-        return replace(figure, how="once")
     is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])
-    return replace(figure, how="repeats" if is_of_time or len(recorded.samples) > 1 else "once")
+    if not _is_of_each(of_new, new) or not (is_of_time or len(recorded.samples) > 1):
+        return replace(figure, how="once")
+    return _with_ratio(figure)
+
+
+def _with_ratio(figure: Figure) -> Figure:
+    """Judged by repeats where each has a ratio to the others; a rate that fell to nothing as what is counted is."""
+    if min(*figure.base, *figure.new) > 0:
+        return replace(figure, how="repeats")
+    has_fallen = figure.kind.better == "higher" and min(figure.base) > 0
+    return figure if has_fallen else replace(figure, how="once")
 
 
 def _is_of_each(values: Sequence[float], history: History) -> bool:
@@ -231,13 +248,13 @@ def _figure(
     if kind.exact or limit:
         return figure
     is_complete = _is_of_each(of_base, base) and _is_of_each(of_new, new)
-    if not is_complete or min(*of_base, *of_new) <= 0:  # a rate of nothing has no ratio
+    if not is_complete:
         return replace(figure, how="once")
-    figure = replace(figure, how="repeats")
+    figure = _with_ratio(figure)
     if len(of_base) > 1 or len(of_new) > 1 or any(key in rank for rank in base.observations[0].passes.get(SAMPLES, ())):
         return figure
     # Of a single repeat: a rate or the time itself, and not what one pass took.
-    is_of_all = first[0].iterations == len(base.observations[0].seconds[0])
+    is_of_all = figure.how == "repeats" and first[0].iterations == len(base.observations[0].seconds[0])
     of_time = is_of_all and time is not None and _are_of_same_samples(figure, time)
     return figure if of_time else replace(figure, how="once")
 

@@ -31,6 +31,10 @@ more no interval is wider than this: the spread of all their changes (or a quant
 tails of Student's t of 3 degrees, and what all starts of a run share, which is unseen and taken as a standard deviation
 of 10 %. So one repeat can show that all takes twice as long, and excludes nothing. Fewer than 5 show nothing by it.
 
+**A baseline of several runs** shows how far runs differ by themselves, as hosts and days do. Where their means are
+further apart than their repeats would have them, new is one run more, whatever the number of its repeats: the interval
+is Student's of these means, and no narrower than the other.
+
 A machine that stays slower for longer than a run cannot be told from a slower program by any of this: run base and new
 in turn.
 
@@ -64,8 +68,11 @@ OF_ALL_NOISE, OF_OWN_NOISE = 0.6, 0.8
 """Times n^(2/3), of n repeats: how many slow coefficients a variance is taken from; more where drift was taken off."""
 FEWEST_ADDED, FEWEST_QUANTITIES = 10, 5
 UNSEEN_SD = 0.10
+BY_CHANCE = 0.02
+"""Of baselines whose runs follow one law so many seem to have runs that are further apart than their repeats."""
 _TAILS = 3
 _MAD_TO_SD = 1.4826
+_NOTHING = 1e-18  # squares of rounding errors
 
 Floats = NDArray[np.float64]
 
@@ -82,11 +89,14 @@ class Repeats:
         ``[...]``, the variance that a repeat's median has from its iterations alone; 0 where it is not known.
     scatter
         ``[...]``, the variance of an iteration within its repeat; 0 where it is not known.
+    runs
+        Of how many runs they are, one behind the other with as many repeats each.
     """
 
     logarithms: Floats
     floor: Floats
     scatter: Floats
+    runs: int = 1
 
     @property
     def count(self) -> int:
@@ -206,7 +216,38 @@ def change_of(base: Repeats, new: Repeats, tail: float, coefficients: float = OF
         )
         of_difference = np.maximum(of_difference, apart)
     half_width = quantile(tail, sum(degrees)) * np.sqrt(of_difference)
+    if base.runs > 1:
+        of_runs = _between_runs(base, new, tail)
+        variance = np.where(of_runs > half_width, math.inf, variance)
+        half_width = np.maximum(half_width, of_runs)
     return Change(log, half_width, variance)
+
+
+def _between_runs(base: Repeats, new: Repeats, tail: float) -> Any:
+    """The half width where runs of the base are apart by more than their repeats are, and 0 where they are not.
+
+    Of runs with one repeat each nothing tells these two apart.
+    """
+    runs = np.array_split(base.logarithms, base.runs, axis=-1)
+    of_means = np.stack([run.mean(axis=-1) for run in runs], axis=-1).var(axis=-1, ddof=1)
+    half_width = quantile(tail, base.runs - 1) * np.sqrt(of_means * (1 + 1 / base.runs))
+    if base.count == base.runs:
+        return half_width
+    inside = sum(run.shape[-1] * run.var(axis=-1) for run in (*runs, new.logarithms))
+    degrees = base.count - base.runs + new.count - 1
+    ratio = base.count / base.runs * of_means * degrees / np.maximum(inside, _NOTHING)
+    are_apart = _deviations(ratio, base.runs - 1, degrees) > NormalDist().inv_cdf(1 - BY_CHANCE)
+    return np.where(are_apart, half_width, 0.0)
+
+
+def _deviations(ratio: Any, first: int, second: int) -> Any:
+    """Of a ratio of two variances with so many degrees of freedom, as standard deviations of a normal distribution.
+
+    Source: Paulson 1942, Annals of Mathematical Statistics 13, 233.
+    """
+    root = np.cbrt(ratio)
+    one, other = 2 / (9 * first), 2 / (9 * second)
+    return ((1 - other) * root - (1 - one)) / np.sqrt(other * root**2 + one)
 
 
 def num_coefficients(count: int, coefficients: float = OF_ALL_NOISE) -> int:
@@ -271,7 +312,9 @@ def _shared(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[Repeats, R
         (first.logarithms.mean(axis=-1) + second.logarithms.mean(axis=-1)) / 2
         for first, second in zip(base, new, strict=True)
     ]
-    return _medians(base, centers), _medians(new, centers)
+    of_base = _medians(base, centers)
+    most_runs = max(repeats.runs for repeats in base)
+    return replace(of_base, runs=min(of_base.count, most_runs)), _medians(new, centers)
 
 
 def _medians(run: Sequence[Repeats], centers: Sequence[Any]) -> Repeats:

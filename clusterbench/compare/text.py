@@ -70,7 +70,7 @@ def _verdict(comparing: Comparing) -> str:
     told.append(_tally(list(timed.values())) or _nothing_timed(counted))
     if changed := _tally([verdict for verdict in counted if verdict != "same"]):
         told.append(f"of what is counted {changed}")
-    for cases, what in ((comparing.broken, "failed"), (comparing.untold, "not measured")):
+    for cases, what in ((comparing.broken, "ended badly"), (comparing.untold, "not measured")):
         if cases:
             told.append(f"{plural(len(cases), 'case')} {what} that ran before: {few(cases)}")
     if comparing.gone:
@@ -78,7 +78,8 @@ def _verdict(comparing: Comparing) -> str:
     if comparing.unproven:
         told.append(f"{plural(len(comparing.unproven), 'case')} not proven now: {few(comparing.unproven, 1)}")
     if comparing.void:
-        told.append(f"{plural(len(comparing.void), 'case')} disturbed in each repeat of a run: {few(comparing.void)}")
+        without = f"{plural(len(comparing.void), 'case')} of which one run has no time that counts"
+        told.append(f"{without}: {few(comparing.void)}")
     worst = next((found for found in _sorted(comparing) if found.verdict(comparing.margin) == "worse"), None)
     if worst is not None:
         told.append(f"worst: {worst.quantity} of {worst.case}, {_ratio(worst)}")
@@ -112,9 +113,11 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         if not difference.has_single_repeats and (needed := difference.needed(comparing.margin)) is not None
     }
     if single:
+        are_imported = all(difference.case.startswith("imported/") for difference in single)
+        where = "Run a suite here with 'repeats: 10'" if are_imported else "Add 'repeats: 10' to the suite"
         yield (
             f"Undecided: {plural(len(single), 'figure')} with one repeat in each run, which does not show how far "
-            "another would differ. Add 'repeats: 10' to the suite: it tells twice the margin from noise of 2 %."
+            f"another would differ. {where}: it tells twice the margin from noise of 2 %."
         )
     if noisy:
         noisiest = max(noisy, key=lambda difference: noisy[difference])
@@ -125,6 +128,16 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
             f"Undecided: {plural(len(noisy), 'figure')}.{some} {enough} of each run would decide all, if noise stays "
             f"as it is; most are needed for {noisiest.quantity} of {noisiest.case}."
         )
+    by_run = [
+        difference
+        for difference in blocking
+        if difference not in (*single, *unlike) and difference.needed(comparing.margin) is None
+    ]
+    if by_run:
+        yield (
+            f"Undecided: {plural(len(by_run), 'figure')} in which the runs of the baseline differ by more than their "
+            "repeats, so that new counts as one run more. It takes a baseline of more runs."
+        )
     if comparing.gone:
         yield (
             "Undecided: what new leaves out is not compared. Measure it again, or say --fewer-cases where that is on "
@@ -132,7 +145,7 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
         )
     if unlike:
         named = few([f"{difference.quantity} of {difference.case}" for difference in unlike])
-        yield f"Undecided: {plural(len(unlike), 'count')} that should be the same in every repeat and differ: {named}."
+        yield f"Undecided: {plural(len(unlike), 'figure')} whose repeats should all be alike and are not: {named}."
 
 
 def _sorted(comparing: Comparing) -> list[Difference]:

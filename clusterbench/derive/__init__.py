@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from clusterbench.benchmarks import benchmarks
+from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cases import Reading
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
@@ -27,13 +27,13 @@ from clusterbench.derive.without_secrets import (
 )
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.fingerprint import OPTION
-from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV
-from clusterbench.measured.bounds import without_impossible
+from clusterbench.formulas.statistics import SETTLED_WITHIN, UNSTABLE_CV, median
+from clusterbench.measured.bounds import BEYOND, without_impossible
 from clusterbench.measured.disturbed import without_disturbed
 from clusterbench.measured.speed import without_speed
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RATES, RunFolder
-from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, why_unusable
+from clusterbench.run_folder.attempts import UNSTABLE_MAX_OVER_MEDIAN, History, iteration_times, why_unusable
 from clusterbench.run_folder.records import MOST
 from clusterbench.run_folder.rounds import cut_short
 from clusterbench.types import (
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 _LIMIT_BASIS = "above this nccl-tests calls a figure unstable"
 
 STEP_TIME = "step_time"
+
+_FASTER = 1.05
+"""Times as fast as the median of all: what a repeat has to be before it is held against bounds by itself."""
 
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
 Cells = tuple[object, ...]
@@ -318,7 +321,10 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
         return []
     try:
         place = Place(cluster, history.case.num_nodes)
-        metrics = without_impossible(history.case, list(benchmark.derive(history.case, history.pooled, place)), cluster)
+        derived = [*benchmark.derive(history.case, history.pooled, place)]
+        derived += _of_replaced_hosts(history, benchmark, place, {metric.key for metric in derived})
+        metrics = without_impossible(history.case, derived, cluster)
+        metrics = _without_impossible_repeat(history, benchmark, place, metrics)
         metrics = without_speed(metrics, history.case, cluster)
         metrics = without_disturbed(metrics, history.observations)
         for metric in metrics:
@@ -328,6 +334,36 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     except (ClusterbenchError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return metrics
+
+
+def _without_impossible_repeat(
+    history: History, benchmark: type[Benchmark], place: Place, metrics: list[Metric]
+) -> list[Metric]:
+    """The same without those that the fastest repeat has beyond a physical bound: it did not do the work."""
+    if len(history.observations) < 2:
+        return metrics
+    medians_s = [median(iteration_times(seen)) for seen in history.observations]
+    if median(history.times_s) <= _FASTER * min(medians_s):  # as fast as the others, which are bounded already
+        return metrics
+    fastest = history.observations[medians_s.index(min(medians_s))]
+    by_itself = without_impossible(history.case, [*benchmark.derive(history.case, fastest, place)], place.cluster)
+    beyond = {metric.key: metric.basis for metric in by_itself if metric.basis.startswith(BEYOND)}
+    return [
+        metric._replace(value=None, basis=f"{beyond[metric.key]}, in repeat {fastest.repeat + 1}")
+        if metric.value is not None and metric.key in beyond
+        else metric
+        for metric in metrics
+    ]
+
+
+def _of_replaced_hosts(history: History, benchmark: type[Benchmark], place: Place, known: set[str]) -> Iterator[Metric]:
+    """What repeats on other hosts than those that are pooled have of such a host: its links, its own step."""
+    for others in history.by_hosts[1:]:
+        assert others.pooled is not None
+        for metric in benchmark.derive(history.case, others.pooled, place):
+            if metric.key not in known:
+                known.add(metric.key)
+                yield metric
 
 
 # Rows

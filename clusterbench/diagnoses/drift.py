@@ -9,7 +9,7 @@ from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged, Subject
 from clusterbench.formulas.statistics import median
 from clusterbench.run_folder.attempts import History, iteration_times
-from clusterbench.types import MOST_REPEATS
+from clusterbench.types import MOST_REPEATS, Observation
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -61,13 +61,14 @@ class Drift(Diagnosis):
         from clusterbench.cases.series import ALPHA, holm, shift_of  # numpy, only now
 
         repeated = [history for history in reading.histories if len(history.observations) >= FEWEST]
-        times = {history.case.id: of_case for history in repeated if (of_case := _times(history))}
+        histories = {whole.case.id: whole for whole in repeated}
+        times = {case: of_case for case, whole in histories.items() if (of_case := _times(whole))}
         series = {case: _stretches(of_repeats) for case, of_repeats in times.items() if len(of_repeats) >= FEWEST}
         enough = {case: values for case, values in series.items() if _would_show(len(values), len(series))}
         shifts = {case: shift_of(values) for case, values in enough.items()}
         sure = dict(zip(shifts, holm([shift.p for shift in shifts.values()]), strict=True))
         found = {
-            case: _finding(case, shift, enough[case], len(times[case]), sure[case])
+            case: _finding(histories[case], shift, enough[case], sure[case])
             for case, shift in shifts.items()
             if sure[case] < ALPHA and abs(math.expm1(shift.log)) >= LEAST
         }
@@ -86,10 +87,15 @@ class Drift(Diagnosis):
         return Answer(tuple(findings), (_kept(steady, noisy),) if steady else (), tuple(open_))
 
 
+def _repeats(history: History) -> list[Observation]:
+    """In order, those on the same hosts: another host may take longer, and is no drift."""
+    same = history.by_hosts[0].observations if history.observations else ()
+    return sorted((seen for seen in same if seen.seconds), key=lambda observation: observation.repeat)
+
+
 def _times(history: History) -> list[float]:
     """Seconds of an iteration in each repeat of a case, in order; none where one took no time."""
-    observations = sorted(history.observations, key=lambda observation: observation.repeat)
-    times = [median(iteration_times(observation)) for observation in observations if observation.seconds]
+    times = [median(iteration_times(observation)) for observation in _repeats(history)]
     return times if all(time > 0 for time in times) else []
 
 
@@ -133,14 +139,15 @@ def _too_noisy(hidden: Mapping[str, float], times: Mapping[str, Sequence[float]]
     return NotJudged(plural(len(hidden), "case"), f"with this noise {_not_shown(hidden)}", takes)
 
 
-def _finding(case: str, shift: Shift, values: Sequence[float], num_repeats: int, p: float) -> Finding:
-    change = math.expm1(shift.log)
-    first_slow = num_repeats * shift.before // len(values) + 1
-    where = f"from repeat {first_slow} of {num_repeats} on" if shift.kind == "step" else "more and more"
+def _finding(history: History, shift: Shift, values: Sequence[float], p: float) -> Finding:
+    change, repeats = math.expm1(shift.log), _repeats(history)
+    num_repeats = len(repeats)
+    first_slow = repeats[num_repeats * shift.before // len(values)].repeat + 1
+    where = f"from repeat {first_slow} of {history.num_repeats} on" if shift.kind == "step" else "more and more"
     what = f"{100 * abs(change):.0f} % {'slower' if change > 0 else 'faster'} {where}"
     first, last = (format_value(value, "s") for value in (values[0], values[-1]))
     evidence = (
         f"{first} an iteration at the beginning of {plural(num_repeats, 'repeat')}, {last} at their end; p {p:.1g} for "
         "all cases together"
     )
-    return Finding(case, what, "warning" if change > 0 else "note", evidence, brief=what)
+    return Finding(history.case.id, what, "warning" if change > 0 else "note", evidence, brief=what)

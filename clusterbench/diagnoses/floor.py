@@ -18,6 +18,7 @@ from clusterbench.words import few, plural
 
 _NAMED = 3  # groups in a sentence
 _MOST_PERCENT = 1000  # beyond that it is said in times
+_HAS_IT = "a case that has it"
 _TAKES: Mapping[str, str] = {
     "expected": "a GPU whose data sheet is in clusterbench/hardware",
     "typical": "a figure with its source in clusterbench/hardware/typical",
@@ -83,7 +84,8 @@ class Floor(Diagnosis):
         contests: dict[tuple[tuple[object, ...], object], list[_Entry]] = defaultdict(list)
         for history in reading.histories:
             for asked in history.case.floors:
-                entry = _Entry(history, asked, rows[history.case.id])
+                run = reading.run_of(history) if reading.hosts_of_runs else ""
+                entry = _Entry(history, asked, rows[history.case.id], run)
                 if asked.best:
                     contests[entry.group, same_work(history.case)].append(entry)
                 else:
@@ -105,17 +107,19 @@ class Floor(Diagnosis):
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is asked of one case, with its rows of that metric."""
+    """What is asked of one case, with its rows of that metric; ``run`` where several stand side by side."""
 
     history: History
     asked: Asked
     rows: Sequence[Row]
+    run: str
 
     @property
     def group(self) -> tuple[object, ...]:
         """The same for one line of the suite: of a sweep some may have nothing to be held against, and not all."""
         case, asked = self.history.case, self.asked
-        return case.benchmark, split_key(asked.metric)[0], asked.side, asked.best, asked.asked, case.num_nodes
+        of_line = case.benchmark, split_key(asked.metric)[0], asked.side, asked.best, asked.asked, case.num_nodes
+        return *of_line, self.run
 
     def may_beat(self, best: History) -> bool:
         """Whether the case, which has no figure, may be better: not if it was skipped or ended as the suite expected.
@@ -140,7 +144,7 @@ class _Entry:
             yield NotJudged(what, f"{case.id}: {why.splitlines()[0].rstrip('.')}", "a case that ends well")
         elif not figures:
             why = meant[0].basis if meant and meant[0].basis else "its record has no such figure"
-            yield NotJudged(what, f"{case.id}: {why}", "a case that has it")
+            yield NotJudged(what, f"{case.id}: {why}", _HAS_IT)
         else:
             yield from (_judge(asked, asked.bound, row) for row in figures)
 
@@ -177,10 +181,10 @@ def _best_of(entries: Sequence[_Entry]) -> Iterator[_Judged | NotJudged]:
 
 def _judge(asked: Asked, bound: float, row: Row) -> _Judged:
     low, high = row.interval
-    value, sign = float(row.value or 0.0), 1.0
+    value = float(row.value or 0.0)
     if asked.side == "at_most":
-        low, high, value, bound, sign = -high, -low, -value, -bound, -1.0
-    margin = (value - bound) / abs(bound) if bound else sign * value
+        low, high, value, bound = -high, -low, -value, -bound
+    margin = (value - bound) / abs(bound) if bound else value
     if high < bound - asked.doubt:
         return _Judged(asked, row, "missed", margin)
     return _Judged(asked, row, "met" if low >= bound + asked.doubt else "unsteady", margin)
@@ -206,6 +210,8 @@ def _in_figures(judged: _Judged) -> tuple[str, str, str]:
     row, percent = judged.row, 100 * abs(judged.margin)
     side = "below" if judged.asked.side == "at_least" else "above"
     by = f"{percent:.0f} % {side}" if percent < _MOST_PERCENT else f"{percent / 100 + 1:,.0f} times"
+    if not judged.asked.bound:
+        by = side
     return format_value(row.value or 0.0, row.unit), by, format_value(judged.asked.bound or 0.0, row.unit)
 
 
@@ -222,11 +228,16 @@ def _undecided(judged: _Judged) -> NotJudged:
 
 
 def _not_judged(groups: Iterable[Sequence[_Judged | NotJudged]]) -> Iterator[NotJudged]:
-    """One reason for each group of which no case could be judged: that of a case with a bound, where there is one."""
+    """One reason for each group of which no case could be judged: that of a case with a bound, where there is one.
+
+    Of a group of which others were judged that of a case that was measured and lacks the figure.
+    """
     for group in groups:
         reasons = [held for held in group if isinstance(held, NotJudged)]
         if len(reasons) == len(group):
             yield min(reasons, key=lambda reason: reason.takes in _TAKES.values())
+        else:
+            yield from [reason for reason in reasons if reason.takes == _HAS_IT][:1]
 
 
 def _in_words(met: Sequence[_Judged]) -> str:

@@ -46,7 +46,7 @@ class SlowDisk(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         slow: dict[str, list[_Host]] = defaultdict(list)
         compared: set[str] = set()
-        for history in reading.histories:
+        for history in (same for whole in reading.histories for same in whole.by_hosts):
             hosts = _hosts(history)
             if len(hosts) >= _FEWEST and reading.ran_here:
                 compared |= {host.name for host in hosts}

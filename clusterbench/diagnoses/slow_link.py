@@ -72,7 +72,8 @@ class SlowLink(Diagnosis):
 def _is_one_host_without_gpus(reading: Reading) -> bool:
     hosts = described_hosts(reading.environment).values()
     has_gpus = any(host.get("gpus") != [] or gpu_cards(Host("", host)) for host in hosts)
-    return len(hosts) == 1 and not (has_gpus or reading.has_several_hosts or reading.plan.cluster.device != "cpu")
+    most = max(map(len, reading.hosts_of_runs), default=len(hosts))
+    return most == 1 and not (has_gpus or reading.has_several_hosts or reading.plan.cluster.device != "cpu")
 
 
 def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:

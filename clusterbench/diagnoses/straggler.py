@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -93,10 +93,10 @@ class Straggler(Diagnosis):
     compares_hosts: ClassVar[bool] = True
 
     def answer(self, reading: Reading) -> Answer:
-        teams: dict[tuple[str, Work], list[_Evidence]] = defaultdict(list)
-        for unit, work, evidence in _gathered(reading):
-            teams[unit, work].append(evidence)
-        judged = [_Team(work, tuple(cases), unit) for (unit, work), cases in teams.items()]
+        teams: dict[tuple[str, Work, str], list[_Evidence]] = defaultdict(list)
+        for run, unit, work, evidence in _gathered(reading):
+            teams[unit, work, run].append(evidence)
+        judged = [_Team(work, tuple(cases), unit, run) for (unit, work, run), cases in teams.items()]
         could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
@@ -119,29 +119,32 @@ class Straggler(Diagnosis):
             (
                 *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
                 *(team.without_peers for team in judged if team.alone),
+                *_unrecorded(reading, {(team.run, *team.work[:2]) for team in judged}),
             ),
             good,
         )
 
 
-def _gathered(reading: Reading) -> Iterator[tuple[str, Work, _Evidence]]:
-    """What is compared of each case: ``rank`` or ``node``, where they did what, and their seconds."""
-    for history in reading.histories:
-        seen, benchmark = history.pooled, history.case.benchmark
-        if seen is None:
-            continue
-        stretches = len(history.observations) if reading.plan.cluster.device == "cpu" else 0
-        if seconds := _own_work(history):
-            groups = ranks_of_same_work(history.case, seen)
-            iteration = "step" if history.case.layout else "iteration"
-            own = 0 if OWN_SECONDS.readable(seen) else stretches
-            evidence = _Evidence(history.case.id, seen, seconds, groups, iteration, own)
-            yield "rank", (benchmark, len(seconds), seen.hosts), evidence
-        if benchmark == NODE_STEP:
-            nodes = seconds_by_node(history.case, seen)
-            every = [tuple(range(len(nodes.seconds)))]
-            evidence = _Evidence(history.case.id, nodes, nodes.seconds, every, "step", stretches)
-            yield "node", (benchmark, len(nodes.seconds), nodes.hosts), evidence
+def _gathered(reading: Reading) -> Iterator[tuple[str, str, Work, _Evidence]]:
+    """What is compared of each case: its run, ``rank`` or ``node``, where they did what, and their seconds."""
+    for whole in reading.histories:
+        run = reading.run_of(whole)
+        for history in whole.by_hosts:
+            seen, benchmark = history.pooled, history.case.benchmark
+            assert whole.pooled is not None
+            assert seen is not None
+            stretches = len(history.observations) if reading.plan.cluster.device == "cpu" else 0
+            if seconds := _own_work(history):
+                groups = ranks_of_same_work(history.case, whole.pooled)
+                iteration = "step" if history.case.layout else "iteration"
+                own = 0 if OWN_SECONDS.readable(seen) else stretches
+                evidence = _Evidence(history.case.id, seen, seconds, groups, iteration, own)
+                yield run, "rank", (benchmark, len(seconds), seen.hosts), evidence
+            if benchmark == NODE_STEP:
+                nodes = seconds_by_node(history.case, seen)
+                every = [tuple(range(len(nodes.seconds)))]
+                evidence = _Evidence(history.case.id, nodes, nodes.seconds, every, "step", stretches)
+                yield run, "node", (benchmark, len(nodes.seconds), nodes.hosts), evidence
 
 
 def _own_work(history: History) -> Sequence[Sequence[float]]:
@@ -155,6 +158,23 @@ def _own_work(history: History) -> Sequence[Sequence[float]]:
         min(samples, default=0) > 0 for samples in seconds
     )
     return seconds if len(seconds) > 1 and are_whole else ()
+
+
+def _unrecorded(reading: Reading, judged: Set[tuple[str, str, int]]) -> Iterator[NotJudged]:
+    """Training steps on so many ranks of which no case tells the own work of each, whatever else was compared."""
+    hosts: dict[tuple[str, str, int], dict[str, None]] = {}
+    for history in reading.histories:
+        work = reading.run_of(history), history.case.benchmark, history.case.world_size
+        if history.case.layout and work[2] > 1 and history.ran_here and history.pooled and work not in judged:
+            hosts.setdefault(work, {}).update(dict.fromkeys(history.pooled.hosts))
+    for (run, benchmark, ranks), of_work in hosts.items():
+        who = _of_run(run, f"{plural(ranks, 'rank')} in {benchmark}")
+        why = "the own work of each rank is not in the record"
+        yield NotJudged(who, why, f"{benchmark} run again", tuple(of_work))
+
+
+def _of_run(run: str, what: str) -> str:
+    return f"{run}: {what}" if run else what
 
 
 def _takes(reading: Reading) -> str:
@@ -225,11 +245,15 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Team:
-    """Ranks, or nodes, of one place that did the same work with some of the others, in one case or in several."""
+    """Ranks, or nodes, of one place that did the same work with some of the others, in one case or in several.
+
+    ``run`` is theirs where there are several: a rank may be slow in one of them.
+    """
 
     work: Work
     cases: tuple[_Evidence, ...]
     unit: str
+    run: str
 
     @cached_property
     def peers(self) -> list[set[int]]:
@@ -308,7 +332,7 @@ class _Team:
             "warning",
             f"between {100 * (rank.longer.low - 1):.0f} and {100 * (rank.longer.high - 1):.0f} % longer over "
             f"{self._of_iterations(self._count(rank))} of {few(compared_in, 3)}",
-            brief=slower,
+            brief=f"{slower} in {self.run}" if self.run else slower,
             host=host,
         )
 
@@ -356,7 +380,7 @@ class _Team:
     @property
     def _compared(self) -> str:
         of_all = f"{self.work[1] - len(self.alone):,} of " if self.alone else ""
-        return f"{of_all}{plural(self.work[1], self.unit)} in {self.work[0]}"
+        return _of_run(self.run, f"{of_all}{plural(self.work[1], self.unit)} in {self.work[0]}")
 
     @property
     def without_peers(self) -> NotJudged:
@@ -365,7 +389,7 @@ class _Team:
         who = alone if self.ranks else plural(self.work[1], "rank")
         why = "no other rank does the same work" if self.ranks else "no two of them do the same work"
         takes = "a layout with dp or tp on these ranks, or matmul in the suite"
-        return NotJudged(f"{who} in {self.work[0]}", why, takes, self.work[2])
+        return NotJudged(_of_run(self.run, f"{who} in {self.work[0]}"), why, takes, self.work[2])
 
     @property
     def not_judged(self) -> NotJudged:

@@ -77,9 +77,10 @@ class WrongTransport(Diagnosis):
 
     def answer(self, reading: Reading) -> Answer:
         logged = [
-            _LoggedCase(reading, history.case, history.pooled, logs)
+            _LoggedCase(reading, history.case, seen, logs)
             for history in reading.histories
-            if history.pooled is not None and (logs := LOG.readable(history.pooled))
+            for seen in [each for each in history.observations if LOG.name in each.passes][-1:]
+            if (logs := LOG.readable(seen))
         ]
         findings = tuple(finding for case in logged for finding in _of_case(case))
         if any(any(True for _ in connections(case.observation)) for case in logged):

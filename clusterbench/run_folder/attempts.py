@@ -108,27 +108,45 @@ class History:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change."""
-        if any(outcome.status != "ok" for outcome in self.deciding):
+        """Whether nothing is left to run: each repeat was measured, or one ended as repeating it cannot change.
+
+        Where some were measured, what another was skipped for can: it is of the host that took a place.
+        """
+        otherwise = {outcome.status for outcome in self.deciding} - {"ok"}
+        if otherwise and not (otherwise == {"skipped"} and self.observations):
             return True
         return len(self.observations) >= max(1, self.case.repeats)
 
     @cached_property
-    def pooled(self) -> Observation | None:
-        """All good repeats as one: samples one after the other, other passes from the last repeat that has them.
+    def by_hosts(self) -> tuple[History, ...]:
+        """The same once for each row of hosts that repeats ran on: of most repeats first, of as many the later.
 
-        Ranks' seconds of own work are joined, as well.
+        A host that is lost is replaced, and what ranks of one number did in two places is of two hosts.
+        """
+        rows: dict[tuple[str, ...], list[Observation]] = {}
+        for observation in self.observations:
+            rows.setdefault(observation.hosts, []).append(observation)
+        most_first = sorted(rows.values(), key=lambda same: (len(same), same[-1].repeat), reverse=True)
+        return tuple(History(self.case, self.outcomes, tuple(same)) for same in most_first)
+
+    @cached_property
+    def pooled(self) -> Observation | None:
+        """All good repeats on the first of :attr:`by_hosts` as one: samples one after the other.
+
+        Ranks' seconds of own work are joined, as well. Evidence and other passes are those of the last repeat that has
+        them, on whichever hosts: they are the same in every repeat, and taken once.
         """
         if len(self.observations) < 2:
             return self.observations[0] if self.observations else None
-        last = self.observations[-1]
+        joined = self.by_hosts[0].observations
+        last = joined[-1]
         passes: dict[str, Sequence[Any]] = {}
         for observation in self.observations:
             passes.update(observation.passes)
         if SAMPLES in passes:
-            passes[SAMPLES] = [self._samples_of(rank) for rank in range(self.case.world_size)]
+            passes[SAMPLES] = [self._samples_of(rank, joined) for rank in range(self.case.world_size)]
         if OWN_SECONDS.name in passes:
-            passes[OWN_SECONDS.name] = self._own_seconds()
+            passes[OWN_SECONDS.name] = self._own_seconds(joined)
         return Observation(
             case=last.case,
             hash=last.hash,
@@ -136,19 +154,19 @@ class History:
             attempt=last.attempt,
             hosts=last.hosts,
             seconds=[
-                [second for observation in self.observations for second in observation.seconds[rank]]
+                [second for observation in joined for second in observation.seconds[rank]]
                 for rank in range(self.case.world_size)
             ],
             evidence=self._evidence(),
             passes=passes,
             telemetry=last.telemetry,
-            timing=self._timing(),
+            timing=self._timing(joined),
         )
 
     @property
     def times_s(self) -> list[float]:
-        """Seconds of each iteration, repeat after repeat."""
-        return [time_s for observation in self.observations for time_s in iteration_times(observation)]
+        """Seconds of each iteration that is pooled, repeat after repeat."""
+        return iteration_times(self.pooled) if self.pooled else []
 
     @cached_property
     def spread(self) -> Spread | None:
@@ -159,11 +177,12 @@ class History:
         median_s = median(times_s)
         return Spread(len(times_s), median_s, coefficient_of_variation(times_s), max(times_s) / median_s)
 
-    def _timing(self) -> Sequence[Timing]:
+    @staticmethod
+    def _timing(repeats: Sequence[Observation]) -> Sequence[Timing]:
         """When the last repeat was timed, with the warm-up that settled least and the bursts of all; all or nothing."""
-        if not all(observation.timing for observation in self.observations):
+        if not all(observation.timing for observation in repeats):
             return []
-        return [_joined(of_rank) for of_rank in zip(*(seen.timing for seen in self.observations), strict=True)]
+        return [_joined(of_rank) for of_rank in zip(*(seen.timing for seen in repeats), strict=True)]
 
     def _evidence(self) -> Sequence[Mapping[str, float]]:
         """Of each kind that of the last repeat that has it; what proving took is of all of them."""
@@ -174,13 +193,14 @@ class History:
                 own[PROOF_TIME] = sum(of_repeat[rank].get(PROOF_TIME, 0.0) for of_repeat in proven)
         return pooled
 
-    def _own_seconds(self) -> Sequence[Sequence[float]]:
-        every = [seconds for seconds in map(OWN_SECONDS.readable, self.observations) if seconds]
+    @staticmethod
+    def _own_seconds(repeats: Sequence[Observation]) -> Sequence[Sequence[float]]:
+        every = [seconds for seconds in map(OWN_SECONDS.readable, repeats) if seconds]
         return [[second for of_repeat in of_rank for second in of_repeat] for of_rank in zip(*every, strict=True)]
 
-    def _samples_of(self, rank: int) -> dict[str, list[float]]:
+    def _samples_of(self, rank: int, repeats: Sequence[Observation]) -> dict[str, list[float]]:
         pooled: dict[str, list[float]] = {}
-        for observation in self.observations:
+        for observation in repeats:
             for key, values in observation.passes.get(SAMPLES, ({},) * self.case.world_size)[rank].items():
                 pooled.setdefault(key, []).extend(values)
         return pooled

@@ -87,6 +87,14 @@ class Course:
         """Logarithm, above 0 where the figure got worse."""
         return -self.shift.log if self.series.kind.better == "higher" else self.shift.log
 
+    @property
+    def last_beyond(self) -> float:
+        """By how much the last value is worse than all others, as a logarithm; 0 where it is by less than they span."""
+        sign = -1 if self.series.kind.better == "higher" else 1
+        *before, last = [sign * math.log(value) for value in self.series.values]
+        beyond = last - max(before)
+        return beyond if beyond > max(before) - min(before) else 0.0
+
     def verdict(self, threshold: float) -> Verdict:
         """Of a change below the threshold: steady."""
         if not self.is_shown:
@@ -128,6 +136,17 @@ class Trend:
         """The worst first; of what is better, the best."""
         found = [course for course in self.courses if course.verdict(self.threshold) == verdict]
         return sorted(found, key=lambda course: -abs(course.worsening))
+
+    @property
+    def worse_at_last(self) -> list[Course]:
+        """What is called neither a step nor a drift, and is far worse in the last run than in all before it."""
+        last = len(self.runs) - 1
+        return [
+            course
+            for verdict in ("steady", "too few runs")
+            for course in self.of(verdict)
+            if course.series.runs[-1] == last and course.last_beyond > math.log1p(self.threshold)
+        ]
 
     @property
     def exit_code(self) -> int:

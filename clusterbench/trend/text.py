@@ -61,11 +61,22 @@ def _about_step(course: Course, trend: Trend) -> str:
     return f"{where}: {'; '.join(course.changed)}"
 
 
+def _at_last(course: Course) -> str:
+    *_, before, last = course.series.values
+    return f"{course.series.key} of {course.series.case} ({last / before - 1:+.1%})"
+
+
 def _notes(trend: Trend) -> Iterator[str]:
     if few_runs := trend.of("too few runs"):
         yield (
             f"{plural(len(few_runs), 'figure')} with too few runs: of so many figures, not "
             f"even the clearest step would be shown at {ALPHA:g}. Name more runs."
+        )
+    if worse := trend.worse_at_last:
+        before, last = trend.runs[-2:]
+        yield (
+            f"the last run alone is worse than all before it, which is no step yet: {few(list(map(_at_last, worse)))}. "
+            f"Hold it against an earlier one: clusterbench compare {before} {last}"
         )
     if trend.short:
         yield f"of fewer than 5 runs, so not judged: {few([f'{each.key} of {each.case}' for each in trend.short])}"

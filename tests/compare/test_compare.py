@@ -311,6 +311,17 @@ def test_a_single_repeat_decides_nothing(tmp_path: Path) -> None:
     assert command(base, run_of(tmp_path / "slow", {"a": 0.030}, repeats=1)).exit_code == 3
 
 
+def test_of_imports_it_is_a_suite_that_has_repeats(tmp_path: Path) -> None:
+    """'Add repeats to the suite' was said of figures that another program had printed."""
+    planned = case("a", id="imported/1n4/a")
+    runs = []
+    for name, time_s in (("base", 0.010), ("new", 0.011)):
+        seen = outcome(planned), observation(planned, [[time_s] * 20] * planned.world_size)
+        runs.append(write_run(tmp_path / name, [planned], [seen], environment=ENVIRONMENT).path)
+    (undecided,) = [said for said in summary(compare_runs(*runs)) if said.startswith("Undecided")]
+    assert "Run a suite here with 'repeats: 10': it tells twice the margin" in undecided
+
+
 def test_single_repeats_of_several_cases_show_three_times_as_slow(tmp_path: Path) -> None:
     labels = [f"c{number}" for number in range(8)]
     base = run_of(tmp_path / "base", dict.fromkeys(labels, 0.010), repeats=1, iterations=2)
@@ -389,6 +400,39 @@ def test_errors_where_there_were_none_are_worse_and_none_twice_are_the_same(tmp_
     assert compare_runs(some, none).exit_code == 0
 
 
+def counting(path: Path, *errors: float) -> Path:
+    """A run whose repeats counted so many errors."""
+    planned = case("a", repeats=len(errors))
+    records = [
+        (outcome(planned, repeat=repeat), observation(planned, None, [figure("errors", "1", count)], repeat=repeat))
+        for repeat, count in enumerate(errors)
+    ]
+    return write_run(path, [planned], records, environment=ENVIRONMENT).path
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        ((0, 1), (0, 1), "undecided"),  # was 'worse': of a case that counts one in some repeats no two runs were alike
+        ((0, 0), (0, 1), "undecided"),
+        ((0, 1), (1, 1), "undecided"),
+        ((0, 0), (1, 1), "worse"),
+        ((1, 1), (0, 0), "better"),
+        ((0, 1), (0, 0), "same"),
+    ],
+)
+def test_counts_of_nothing_and_of_something_are_held_against_each_other_as_others_are(
+    tmp_path: Path, base: tuple[float, ...], new: tuple[float, ...], verdict: str
+) -> None:
+    comparing = compare_runs(counting(tmp_path / "base", *base), counting(tmp_path / "new", *new))
+    (errors,) = [found for found in comparing.differences if found.quantity == "errors"]
+    assert errors.verdict(0.05) == verdict
+    assert as_text(comparing)
+    assert comparing.is_regression == (verdict == "worse")
+    undecided = [said for said in summary(comparing) if "repeats should all be alike and are not: errors" in said]
+    assert len(undecided) == (verdict == "undecided")
+
+
 def test_what_a_run_times_once_is_named_and_not_judged(tmp_path: Path) -> None:
     runs = [
         run_of(
@@ -414,11 +458,22 @@ def of_a_program(path: Path, rates: list[float]) -> Path:
     return write_run(path, [planned], records, environment=ENVIRONMENT).path
 
 
-def test_a_rate_of_nothing_is_not_judged(tmp_path: Path) -> None:
-    base, new = of_a_program(tmp_path / "base", [1e9, 1e9]), of_a_program(tmp_path / "new", [0.0, 1e9])
+@pytest.mark.parametrize(
+    ("rates", "verdict", "exit_code"), [([0.0, 0.0], "worse", 1), ([0.0, 1e9], "undecided", 3), ([0.0], "worse", 1)]
+)
+def test_a_rate_that_falls_to_nothing_is_no_silence(
+    tmp_path: Path, rates: list[float], verdict: str, exit_code: int
+) -> None:
+    """It has no ratio, was not judged, and a link that carried nothing any more ended with 'NO REGRESSION'."""
+    base, new = of_a_program(tmp_path / "base", [1e9, 1e9]), of_a_program(tmp_path / "new", rates)
     comparing = compare_runs(base, new)
-    assert [found.figure.how for found in comparing.differences if found.quantity == "bandwidth"] == ["once"]
+    (rate,) = [found for found in comparing.differences if found.quantity == "bandwidth"]
+    assert (rate.verdict(0.05), comparing.exit_code) == (verdict, exit_code)
     assert as_text(comparing)
+    file = tmp_path / "base.jsonl"
+    write_baseline([base], file)
+    assert compare_with_baseline(file, new).exit_code == exit_code
+    assert compare_runs(new, base).exit_code != 1
 
 
 @pytest.mark.parametrize("text", ["NaN", "1e999", "-0.5", "0.0"])
@@ -451,7 +506,7 @@ def test_a_case_that_ran_before_and_fails_now_is_a_regression(tmp_path: Path) ->
     comparing = compare_runs(base, new)
     assert comparing.exit_code == 1
     assert summary(comparing)[0] == (
-        "REGRESSION (margin 5.0%): nothing was compared; 1 case failed that ran before: planted/1n4/a."
+        "REGRESSION (margin 5.0%): nothing was compared; 1 case ended badly that ran before: planted/1n4/a."
     )
     assert comparing.ended_otherwise == ("planted/1n4/a: ok, then failed (rank 3 was killed)",)
     assert compare_runs(new, base).broken == ()
@@ -468,6 +523,16 @@ def test_a_case_that_is_not_measured_any_more_is_undecided(tmp_path: Path) -> No
     comparing = compare_runs(base, new)
     assert (comparing.exit_code, comparing.untold) == (3, ("planted/1n4/b",))
     assert summary(comparing)[0].endswith("1 same; 1 case not measured that ran before: planted/1n4/b.")
+
+
+def test_a_case_of_which_base_lost_the_record_excludes_no_regression(tmp_path: Path) -> None:
+    """It ended well there, is ten times slower now, and the others alone were 'NO REGRESSION', exit code 0."""
+    base = run_of(tmp_path / "base", {"a": 0.010, "b": 0.010})
+    kept = [line for line in (base / "observations.jsonl").read_text().splitlines() if "/b" not in line]
+    (base / "observations.jsonl").write_text("\n".join(kept) + "\n")
+    comparing = compare_runs(base, run_of(tmp_path / "new", {"a": 0.010, "b": 0.100}))
+    assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/b",))
+    assert summary(comparing)[0].endswith("1 case of which one run has no time that counts: planted/1n4/b.")
 
 
 def with_faults(path: Path, status: str, num: int) -> Path:
@@ -528,7 +593,20 @@ def test_a_run_that_was_disturbed_throughout_excludes_no_regression(tmp_path: Pa
     new = run_of(tmp_path / "new", {"a": 0.010 * slower})
     for comparing in (compare_runs(base, new), compare_runs(new, base)):
         assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
-        assert summary(comparing)[0].endswith("1 case disturbed in each repeat of a run: planted/1n4/a.")
+        assert summary(comparing)[0].endswith("1 case of which one run has no time that counts: planted/1n4/a.")
+
+
+def test_a_run_whose_ranks_shared_gpus_excludes_no_regression_of_one_in_which_they_did_not(tmp_path: Path) -> None:
+    """Steps five times as long had no time that counts, and as much memory: 'NO REGRESSION', exit code 0."""
+    memory = {"a": [figure("peak_memory", "B", 1e9)]}
+    alone = Cluster(1, 4, "cuda", "NVIDIA H100 80GB HBM3", hosts=("laptop",))
+    base = run_of(tmp_path / "base", {"a": 0.010}, figures=memory, cluster=alone)
+    new = run_of(tmp_path / "new", {"a": 0.050}, figures=memory, cluster=replace(alone, ranks_per_gpu=2))
+    for comparing in (compare_runs(base, new), compare_runs(new, base)):
+        assert (comparing.exit_code, comparing.void) == (3, ("planted/1n4/a",))
+    assert "2 ranks share each GPU in new, so that no time of it counts" in compare_runs(base, new).cautions
+    again = run_of(tmp_path / "again", {"a": 0.060}, figures=memory, cluster=replace(alone, ranks_per_gpu=2))
+    assert compare_runs(new, again).exit_code == 0  # neither has a time, and what they count is the same
 
 
 def steady(example: Path, to: Path, factor: float, unproven: str = "") -> Path:

@@ -14,8 +14,10 @@ from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.derive.several_runs import read_several
+from clusterbench.diagnoses import examine
 from clusterbench.run_folder import RunFolder
-from clusterbench.types import Case
+from clusterbench.types import Case, Floor
+from tests.report.synthetic import ENVIRONMENT, case, observation, outcome, write_run
 
 EXAMPLE = RunFolder.open(Path(__file__).parents[2] / "reports" / "examples" / "tp_scale-cpu")
 
@@ -35,9 +37,9 @@ def part(path: Path, is_in: Callable[[Case], bool], cpu: str = "", suite: str = 
         (observation.hash, observation.repeat, observation.attempt): observation
         for observation in EXAMPLE.observations()
     }
-    for outcome in EXAMPLE.outcomes():
-        if outcome.hash in kept:
-            run.record(outcome, observed.get((outcome.hash, outcome.repeat, outcome.attempt)))
+    for ended in EXAMPLE.outcomes():
+        if ended.hash in kept:
+            run.record(ended, observed.get((ended.hash, ended.repeat, ended.attempt)))
     return run
 
 
@@ -195,3 +197,55 @@ def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
     run = part(tmp_path / "run", lambda case: case.world_size == 1)
     ended = report(run.path, tmp_path / "run" / ".." / "run", "--out", tmp_path / "both")
     assert (ended.exit_code, "a run is named twice" in ended.output, (tmp_path / "both").exists()) == (2, True, False)
+
+
+def beside(folder: Path, name: str, slow: float, size: int = 64) -> RunFolder:
+    """A run of products on four ranks, one of them slower, and of a case whose best layout has to reach a floor."""
+    products = case("m", id="matmul/1n4/m", benchmark="matmul", point={"size": size}, floors=(REACHED,))
+    seconds = [[0.01 * (1 + (number * rank) % 7 / 1000) for number in range(40)] for rank in range(1, 5)]
+    seconds[3] = [slow * second for second in seconds[3]]
+    return write_run(
+        folder / name, [products], [(outcome(products), observation(products, seconds))], environment=ENVIRONMENT
+    )
+
+
+REACHED = Floor("step_time", "at_most", "15 ms", "s", 0.015, best=True)
+
+
+def test_of_runs_side_by_side_each_is_judged_by_itself(tmp_path: Path) -> None:
+    """Beside a healthy run one with a slow rank was 'not judged', and its missed floor met by the other's best."""
+    healthy, sick = beside(tmp_path, "healthy", 1.0), beside(tmp_path, "sick", 1.6)
+    alone = {run.path.name: titles(read(run)) for run in (healthy, sick)}
+    assert alone == {
+        "healthy": [],
+        "sick": [
+            "matmul/1n4/m, step_time, 16.048 ms, 7 % above 15.000 ms, and the best of 1 case",
+            "rank 3 on laptop, 60 % slower",
+        ],
+    }
+    together = read_several([healthy, sick])
+    assert titles(together) == [f"sick: {alone['sick'][0]}", f"{alone['sick'][1]} in sick"]
+    found = examine(together)["straggler"]
+    assert "of sick: matmul/1n4/m" in found.findings[0].evidence
+    assert found.healthy[0].startswith("healthy: 4 ranks in matmul: none is slower than its peers")
+
+
+def test_a_slow_rank_of_one_part_is_named_beside_parts_in_which_it_was_not(tmp_path: Path) -> None:
+    """Of two runs with other cases on the same ranks one was SUSPECT, and together they were 'not judged'."""
+    healthy = [beside(tmp_path, f"healthy {size}", 1.0, size) for size in (128, 256)]
+    together = read_several([*healthy, beside(tmp_path, "sick", 1.6, 64)])
+    assert not together.hosts_of_runs
+    (finding,) = examine(together)["straggler"].findings
+    assert finding.title == "rank 3 on laptop, 60 % slower in sick"
+
+
+def titles(reading: Reading) -> list[str]:
+    answers = examine(reading)
+    return [finding.title for name in ("floor", "straggler") for finding in answers[name].findings]
+
+
+def test_two_runs_of_one_host_have_no_links_between_hosts(tmp_path: Path) -> None:
+    """Where that host said something else in each run, their links were not judged; in neither run is there one."""
+    first, second = (part(tmp_path / name, lambda case: case.world_size < 3, cpu=name) for name in ("before", "after"))
+    assert examine(read(first))["slow_link"].state == "nothing to judge"
+    assert examine(read_several([first, second]))["slow_link"].state == "nothing to judge"

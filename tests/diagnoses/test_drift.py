@@ -45,6 +45,21 @@ def test_a_step_says_since_when() -> None:
     assert finding.evidence.startswith("990.185 ms an iteration at the beginning of 20 repeats, 1.320 s at their end")
 
 
+@pytest.mark.parametrize("replaced_at", [8, 14])
+def test_a_host_that_replaced_another_is_no_step(replaced_at: int) -> None:
+    """It was '30 % slower from repeat 9 of 20 on', though each host kept its time."""
+    of = case("link", repeats=20)
+    told = []
+    for repeat, time in enumerate(noisy([1.0] * replaced_at + [1.3] * (20 - replaced_at), 3)):
+        hosts = ("n0",) if repeat < replaced_at else ("n1",)
+        told.append((outcome(of, repeat=repeat), observation(of, [[time] * 5] * 4, repeat=repeat, hosts=hosts)))
+    answer = Drift().answer(reading(*told, cases=[of]))
+    assert answer.findings == ()
+    slower = [(ended, replace(seen, hosts=("n1",))) for ended, seen in told[replaced_at - 6 :]]
+    (finding,) = Drift().findings(reading(*told[: replaced_at - 6], *slower, cases=[of]))
+    assert finding.what == f"30 % slower from repeat {replaced_at + 1} of 20 on"
+
+
 def test_what_became_faster_is_a_note() -> None:
     answer = Drift().answer(run_of({"cold": noisy([1.4] * 5 + [1.0] * 10, 4)}))
     assert [finding.severity for finding in answer.findings] == ["note"]

@@ -48,6 +48,20 @@ def test_a_time_above_what_it_may_take_is_named() -> None:
     assert finding.title == "planted/1n4/a, latency, 4.500 ms, 50 % above 3.000 ms"
 
 
+def test_more_than_nothing_is_no_number_of_percent() -> None:
+    """'3, 300 % above the 0 that the suite asks for'; and the worst stood last."""
+    cases = [case(label, floors=(Asked("errors", "at_most", "0", "1", 0.0),)) for label in "abc"]
+    rows = [row(one, "errors", count, unit="1") for one, count in zip(cases, (1.0, 3.0, 0.0), strict=True)]
+    ends = [(outcome(one), observation(one)) for one in cases]
+    answer = Floor().answer(reading(*ends, cases=cases, rows=rows))
+    assert [finding.title for finding in answer.findings] == [
+        "planted/1n4/b, errors, 3, above 0",
+        "planted/1n4/a, errors, 1, above 0",
+    ]
+    assert answer.findings[0].what == "3, above the 0 that the suite asks for"
+    assert answer.healthy[0].startswith("1 floor of planted is met")
+
+
 def test_a_floor_that_is_met_says_by_how_much() -> None:
     answer = of(330e9)
     assert (answer.state, answer.findings, answer.not_judged) == ("healthy", (), ())
@@ -121,6 +135,15 @@ def test_of_a_sweep_those_with_a_reference_are_judged() -> None:
     answer = Floor().answer(sweep(None, None, 300e9)[1])
     assert answer.state == "healthy"
     assert answer.healthy[0].startswith("1 floor of planted is met")
+
+
+def test_a_case_with_a_bound_and_without_the_figure_is_said_beside_those_that_meet_it() -> None:
+    """Of GPUs that one host could not pair the floor of all others was 'met', and the machine healthy."""
+    cases, of_all = sweep(300e9, 300e9, 300e9)
+    lacking = reading(*((outcome(one), observation(one)) for one in cases), cases=cases, rows=of_all.rows[:2])
+    answer = Floor().answer(lacking)
+    assert answer.healthy[0].startswith("2 floors of planted are met")
+    assert [part.why for part in answer.not_judged] == ["planted/1n4/2-1: its record has no such figure"]
 
 
 def test_each_number_of_nodes_is_judged_or_not_by_itself() -> None:

@@ -334,6 +334,19 @@ def test_own_work_that_cannot_be_is_no_evidence(own: Any) -> None:
     assert judged(trained("tp2", "aa", own)).state == "not judged"
 
 
+def test_steps_without_own_work_are_not_judged_beside_a_probe_that_is() -> None:
+    """Products in order were said alone, and the machine was healthy, whatever ranks did in their steps."""
+    probe = case("m", 4, benchmark="matmul")
+    in_order = probe, (outcome(probe), observation(probe, samples(4), hosts=("n1",)))
+    steps = trained("tp4", "aaaa", [[0.1, 0.0], *[[0.1, 0.2]] * 3])
+    (part,) = judged(in_order, steps).not_judged
+    assert part.sentence == (
+        "4 ranks in train_step (the own work of each rank is not in the record; it takes train_step run again)"
+    )
+    other_layout = trained("dp4", "aaaa", samples(4))
+    assert judged(in_order, steps, other_layout).state == "healthy"  # on the same ranks, which count together
+
+
 def test_cases_of_one_benchmark_count_together() -> None:
     """Six iterations of one size say nothing, those of five sizes do."""
     cases = [case(f"{size}", 4, benchmark="matmul") for size in range(5)]

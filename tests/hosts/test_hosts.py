@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from clusterbench.benchmarks.link_matrix import LinkMatrix
 from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
+from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.hosts import Host, Hosts, judge_hosts
-from clusterbench.types import Blame, Case, Observation, Outcome
-from tests.report.synthetic import case, observation, outcome, reading, row
+from clusterbench.types import SAMPLES, Blame, Case, Observation, Outcome, Place, metric_key
+from tests.report.synthetic import case, observation, outcome, reading, row, write_run
 
 NAMES = ("n0", "n1", "n2", "n3")
 Record = tuple[Outcome, Observation | None]
@@ -320,6 +324,46 @@ def test_each_note_of_a_host_says_what_it_can_say(environment: Mapping[str, Any]
 def test_a_spare_that_took_a_place_is_judged_by_what_it_did_there() -> None:
     found = judged(matmul(), environment={"spares": {"n3": "took the place of n9"}, "absent hosts": {"n9": "gone"}})
     assert "named as a spare: took the place of n9" in {evidence.sentence for evidence in found["n3"].evidence}
+
+
+REPLACED = ("n0", "n1", "n2", "n4")
+"""A spare has the place of n3, which went away between two repeats."""
+
+
+@pytest.mark.parametrize("lost_after", [1, 2])
+def test_a_slow_host_that_was_replaced_is_bad_and_not_the_one_in_its_place(lost_after: int) -> None:
+    """Repeats were pooled by the number of a rank, and what two hosts did in one place stood under the last one."""
+    repeated = replace(MATMUL, repeats=3)
+    records = []
+    for repeat in range(3):
+        slow, hosts = ({3: 1.6}, NAMES) if repeat < lost_after else ({}, REPLACED)
+        ended, seen = matmul(slow, repeated, hosts)
+        records.append((replace(ended, repeat=repeat), replace(seen, repeat=repeat)))
+    found = judged(*records, rows=links(hosts=REPLACED), cases=[repeated])
+    assert words(found) == {**dict.fromkeys(("n0", "n1", "n2", "n4"), "good"), "n3": "bad"}
+
+
+@pytest.mark.parametrize("lost_after", [1, 2])
+def test_links_of_a_host_that_was_replaced_are_its_own(tmp_path: Path, lost_after: int) -> None:
+    """A spare was called slow, and left out by --exclude, for the links of the host that it had replaced."""
+    cluster = Cluster(4, 1, "cpu", hosts=NAMES)
+    (point,) = LinkMatrix().points(Place(cluster, 4))
+    between = case("l", id="link_matrix/4n4/l", benchmark="link_matrix", num_nodes=4, point=point, repeats=3)
+    records = []
+    for repeat in range(3):
+        hosts = NAMES if repeat < lost_after else REPLACED
+        samples: list[dict[str, list[float]]] = [{} for _ in hosts]
+        for a, b in permutations(range(4), 2):
+            rate = (0.5 if "n3" in (hosts[a], hosts[b]) else 1.0) * (1e9 + 1e6 * a)
+            samples[a][metric_key("pair_bandwidth", source=str(a), part=str(b))] = [rate] * 10
+        seen = replace(observation(between, repeat=repeat, hosts=hosts), passes={SAMPLES: samples})
+        records.append((outcome(between, repeat=repeat), seen))
+    read_again = read(write_run(tmp_path / "run", [between], records, cluster=cluster))
+    found = judge_hosts(read_again, answers := examine(read_again))
+    assert isinstance(found, Hosts)
+    assert found.named("bad") == ["n3"]
+    assert [finding.title for finding in answers["slow_link"].findings] == ["n3, 50 % slower than its peers"]
+    assert set(answers["slow_link"].good_hosts) == {*REPLACED}
 
 
 def test_an_import_has_no_hosts() -> None:

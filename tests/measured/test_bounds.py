@@ -11,12 +11,16 @@ import pytest
 from clusterbench.benchmarks.matmul import Matmul
 from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.cluster import Cluster
+from clusterbench.derive import read
+from clusterbench.diagnoses import examine
 from clusterbench.diagnoses.beyond_bound import BeyondBound
 from clusterbench.measured.bounds import BEYOND, without_impossible
 from clusterbench.planning import make_plan
+from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
 from clusterbench.types import Case, Expected, Metric, Observation, Place
-from tests.report.synthetic import reading, row
+from clusterbench.verdict import verdict
+from tests.report.synthetic import observation, outcome, reading, row
 
 H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
 LLAMA = {"shape": "llama-8b", "seq_len": 8192, "global_batch_size": 8, "dtype": "bfloat16"}
@@ -129,6 +133,27 @@ def test_what_is_called_a_bound_in_words_is_planned_as_one(suite: str) -> None:
         for key, planned in case.expected.items():
             said = "upper bound" in planned.basis or planned.basis.startswith("at most; model FLOPs")
             assert planned.is_upper_bound == said, (case.id, key, planned)
+
+
+@pytest.mark.parametrize(("faster", "word"), [(10.0, "WRONG"), (1.3, "COMPLETE")])
+def test_one_repeat_that_is_faster_than_the_peak_makes_the_case_wrong(tmp_path: Path, faster: float, word: str) -> None:
+    """Of four repeats one at ten times the dense peak was 'COMPLETE, unsteady': the median of all was below."""
+    suite = tmp_path / "s.yaml"
+    suite.write_text("suite: s\nrepeats: 4\nbenchmarks:\n  - {benchmark: matmul, sizes: [8192], dtype: bfloat16}\n")
+    plan = make_plan(load_suite(suite), replace(H100, ranks_per_node=1, hosts=("n1",)))
+    run = RunFolder.create(tmp_path / "run", suite.read_bytes(), plan, {})
+    (product,) = plan.cases
+    for repeat, factor in enumerate((1, 1, faster, 1)):
+        time_s = 2 * 8192**3 / 700e12 / factor
+        seen = observation(product, [[time_s * (1 + each % 3 / 1000) for each in range(20)]], repeat=repeat)
+        run.record(outcome(product, repeat=repeat), seen)
+    found = read(run)
+    said = verdict(found, examine(found))
+    assert said.measured.word == word, said.text()
+    if word == "WRONG":
+        assert said.exit_code == 1
+        assert "TFLOP/s is above 989.0 TFLOP/s" in said.measured.sentence
+        assert ", in repeat 3" in said.measured.sentence
 
 
 def test_it_is_one_error_a_case() -> None:

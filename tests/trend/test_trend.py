@@ -88,6 +88,18 @@ def test_steady_runs_are_silent(tmp_path: Path) -> None:
     assert ended.output.endswith("figure: 1 steady.\n")
 
 
+def test_a_last_run_that_is_far_worse_than_all_before_is_no_step_and_is_said(tmp_path: Path) -> None:
+    """A step that took twice as long in the last of twelve runs was '1 steady', and nothing more."""
+    runs = series(tmp_path, [0.010] * 11 + [0.020])
+    ended = command(*runs)
+    assert ended.exit_code == 0
+    said = " ".join(ended.output.replace("\n#", "").split())
+    assert "the last run alone is worse than all before it, which is no step yet: step_time of planted/1n4/a (+" in said
+    assert f"Hold it against an earlier one: clusterbench compare {runs[-2]} {runs[-1]}" in said
+    assert "alone" not in command(*series(tmp_path / "steady", [0.010] * 12)).output
+    assert "alone" not in command(*series(tmp_path / "better", [0.010] * 11 + [0.005])).output
+
+
 def test_a_change_below_the_threshold_is_steady(tmp_path: Path) -> None:
     runs = series(tmp_path, [0.010] * 6 + [0.012] * 6)
     assert command(*runs, "--threshold", "0.5").exit_code == 0
