@@ -146,7 +146,7 @@ def comment(text: str, indent: str = "", width: int | None = None) -> list[str]:
     It is as wide as the terminal of stdout takes, see :func:`clusterbench.terminal.columns`, where no width is named.
     """
     room = (width or columns_of_terminal()) - 2 - len(indent)
-    lines = (textwrap.wrap(part, room, break_long_words=False) for part in text.splitlines())
+    lines = (textwrap.wrap(part, room, break_long_words=False, break_on_hyphens=False) for part in text.splitlines())
     flat = [line for part in lines for line in part]
     return [f"# {line}" if number == 0 else f"# {indent}{line}" for number, line in enumerate(flat)]
 

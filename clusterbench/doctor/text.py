@@ -116,5 +116,10 @@ def _in_order(examination: Examination) -> Iterator[str]:
 
 def _wrapped(start: str, words: str) -> list[str]:
     return textwrap.wrap(
-        words, columns(), initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
+        words,
+        columns(),
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
