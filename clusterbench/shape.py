@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterbench.errors import SuiteError, nearest
 
-_TWIN_WIDTH = 64
+_TWIN_WIDTH, _MOST_TWIN_WIDTH = 64, 1024
 OWN_SHAPE = "own_shape"
 """Key of a point that holds the numbers of a shape that is not on record; its name is under ``shape``, as always."""
 
@@ -185,7 +185,8 @@ class ModelShape:
         experts are as many, and each token goes to as many; one is half as wide as the model, in multiples of 8.
 
         In bfloat16 honest steps of a twin 16 wide were called wrong with 2 of 8 seeds, and 8 wide with all of 8: sums
-        over so few numbers leave too much of their rounding.
+        over so few numbers leave too much of their rounding. One 2048 wide learns its few tokens in one step: the norm
+        of its second gradients was 0.029 off in bfloat16 and 0.14 in float8, where 1024 leave 0.0016 and 0.022.
 
         Parameters
         ----------
@@ -206,6 +207,8 @@ class ModelShape:
             head_dim = max(head_dim, 8 // gcd(8, self.num_heads))
         vocab_unit = lcm(64, self.num_heads)
         width = self.num_heads * head_dim
+        while width > _MOST_TWIN_WIDTH and width % (2 * lcm(16, self.num_heads)) == 0:
+            width //= 2
         return replace(
             self,
             name=f"{self.name}-twin",

@@ -140,6 +140,19 @@ def test_a_twin_of_few_heads_is_as_wide_as_any(heads, head_dim):
     assert twin.hidden_size == heads * head_dim >= 64
 
 
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "width"), [(128, 16, 1024), (96, 16, 768), (67, 16, 1072), (64, 16, 1024)]
+)
+def test_a_twin_of_wide_heads_is_no_wider_than_its_heads_need(heads, head_dim, width):
+    """One of 2048 channels learns its tokens in one step, and the norm of the next says nothing."""
+    many = replace(
+        named_shape("llama-tiny"), num_heads=heads, num_kv_heads=heads, head_dim=128, hidden_size=128 * heads
+    )
+    twin = many.twin(2, head_dim)
+    assert (twin.head_dim, twin.hidden_size) == (head_dim, width)
+    assert twin.hidden_size % heads == twin.ffn_hidden_size % heads == 0
+
+
 @pytest.mark.parametrize("heads", [1, 3, 7, 9, 13, 31, 33, 34, 36, 66, 67])
 def test_a_twin_with_experts_has_channels_that_grouped_products_take(heads):
     twin = replace(named_shape("moe-tiny"), num_heads=heads, num_kv_heads=heads).twin(2)

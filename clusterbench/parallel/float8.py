@@ -84,9 +84,14 @@ class Float8(Parallelism):
         return None
 
     def twin(self, job: TrainingJob) -> Twin:
-        channels = _channels(job.shape.twin(1), job.layout.tp)
-        too_few = any(number % MULTIPLE for number in channels.values())
-        return Twin(seq_unit=MULTIPLE * job.layout.cp, head_dim=MULTIPLE if too_few else 0)
+        # as small as products allow: steps of a twin that is wide learn its few tokens at once
+        shapes = (job.shape.twin(1, head_dim) for head_dim in (2, 4, 8, MULTIPLE, 2 * MULTIPLE))
+        fits = next(
+            shape
+            for shape in shapes
+            if not any(number % MULTIPLE for number in _channels(shape, job.layout.tp).values())
+        )
+        return Twin(seq_unit=MULTIPLE * job.layout.cp, head_dim=fits.head_dim)
 
     @property
     def product_rounding(self) -> float:
