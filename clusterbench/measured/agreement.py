@@ -356,11 +356,17 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
             off, (label, number) = seen.off(of_reference), seen.furthest(of_reference)
             held_against = f"{told(of_reference[label])} {where}"
             basis = f"at most; {statistic.measured}; against {held_against}"
+            how = apart_in_words(number)
             wrong = (
-                f"{statistic.words.format(label)} is {told(number)}, and {held_against}: {off:.2g} apart, where "
+                f"{statistic.words.format(label)} is {told(number)}, and {held_against}: {off:.2g} {how}, where "
                 f"{limit:g} is allowed in {point['dtype']}. A layout changes where a step is computed and not what."
             )
             yield case.hash, agreement_figure(statistic, off, limit, basis), "" if off <= limit else wrong
+
+
+def apart_in_words(number: Number) -> str:
+    """How two such are apart."""
+    return "apart" if len(number) == 1 else "of that apart, by their projections"
 
 
 def told(number: Number) -> str:

@@ -17,6 +17,7 @@ from clusterbench.measured.agreement import (
     OfEachStep,
     agreement_figure,
     apart,
+    apart_in_words,
     limit_of,
     middle_of,
     told,
@@ -131,7 +132,8 @@ def _compared(case: Case, observation: Observation) -> Iterator[tuple[Metric, st
         if beyond and (len(of_nodes) < _FEWEST or 2 * len(beyond) >= len(of_nodes)):
             yield agreement_figure(statistic, None, limit, f"{DISPUTED}: {said}"), ""
         else:
+            how = apart_in_words(middle[label])
             wrong = (
-                f"{said}, which compute the same: {off:.2g} apart, where {limit:g} is allowed in {case.point['dtype']}"
+                f"{said}, which compute the same: {off:.2g} {how}, where {limit:g} is allowed in {case.point['dtype']}"
             )
             yield agreement_figure(statistic, off, limit, "at most; between nodes"), wrong if beyond else ""

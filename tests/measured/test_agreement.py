@@ -115,9 +115,11 @@ def test_a_gradient_of_the_same_norm_is_wrong_by_its_projections(dtype, off, ver
     alone = beside_one_rank(seen("dp2", 2, other, dtype=dtype), **GRADIENTS)
     assert verdicts(alone) == [verdict]
     if verdict == "wrong":
-        assert "the gradient of head in the first step is of norm 2, and of norm 2 in train_step/1n1/tp1, on one" in (
-            agreements([right, wrong], TrainStep.options())[wrong.case.hash].wrong
+        said = agreements([right, wrong], TrainStep.options())[wrong.case.hash].wrong
+        assert (
+            "the gradient of head in the first step is of norm 2, and of norm 2 in train_step/1n1/tp1, on one" in said
         )
+        assert f"{off:.2g} of that apart, by their projections, where" in said
 
 
 def test_repeats_without_gradients_are_none_that_differ():
