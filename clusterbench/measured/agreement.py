@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from clusterbench.formulas.statistics import median
@@ -217,24 +218,44 @@ class _Seen:
 
     def off(self, reference: Mapping[str, Number]) -> float:
         """The largest distance."""
-        return max(apart(number, reference[label]) for of_repeat in self.numbers for label, number in of_repeat.items())
+        return self.furthest(reference)[0]
 
-    def furthest(self, reference: Mapping[str, Number]) -> tuple[str, Number]:
-        """The label of the number that is furthest off, and what it is here."""
-        every = ((label, number) for of_repeat in self.numbers for label, number in of_repeat.items())
-        return max(every, key=lambda item: apart(item[1], reference[item[0]]))
+    def furthest(self, reference: Mapping[str, Number]) -> tuple[float, str, Number]:
+        """The largest distance, the label of that number, and what it is here."""
+        return max(
+            (
+                (off, label, of_repeat[label])
+                for of_repeat in self.numbers
+                for label, off in distances(of_repeat, reference).items()
+            ),
+            key=itemgetter(0),
+        )
 
 
-def apart(number: Number, wanted: Number) -> float:
-    """The relative distance of two numbers, or of two gradients by their projections.
+LEAST_SHARE = 0.01
+"""Of the norm of all gradients: one of a kind of weight that is smaller is held against so much of it.
 
-    >>> apart((1.5,), (1.0,)), apart((5.0, 3.0, -4.0), (5.0, 3.0, 1.0))
-    (0.5, 0.7071067811865476)
+Where sequences have one token those of queries and keys are rounding alone, 1e-8 of the whole. Otherwise the least was
+0.02, of a norm's weights.
+"""
+
+
+def distances(numbers: Mapping[str, Number], wanted: Mapping[str, Number]) -> dict[str, float]:
+    """By label how far two are apart, as shares: of two numbers, or of two gradients by their projections.
+
+    >>> distances({"": (1.5,)}, {"": (1.0,)}), distances({"key": (5.0, 3.0, -4.0)}, {"key": (5.0, 3.0, 1.0)})
+    ({'': 0.5}, {'key': 0.7071067811865476})
     """
+    least = LEAST_SHARE * math.sqrt(sum(norm[0] ** 2 for norm in wanted.values() if len(norm) > 1))
+    return {label: _apart(number, wanted[label], least) for label, number in numbers.items()}
+
+
+def _apart(number: Number, wanted: Number, least: float) -> float:
     if number == wanted:
         return 0.0
     compared = [(got - due) ** 2 for got, due in zip(number[1:] or number, wanted[1:] or wanted, strict=True)]
-    return math.sqrt(sum(compared) / len(compared)) / abs(wanted[0]) if wanted[0] else math.inf
+    size = max(abs(wanted[0]), least)
+    return math.sqrt(sum(compared) / len(compared)) / size if size else math.inf
 
 
 def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping[str, Option]) -> Iterator[list[_Seen]]:
@@ -345,7 +366,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
             yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         elif reference is None:
             other = max((other for other in group if other is not seen), key=lambda other: other.off(numbers))
-            label, number = other.furthest(numbers)
+            _, label, number = other.furthest(numbers)
             basis = (
                 f"{DISPUTED}: {statistic.words.format(label)} is {told(numbers[label])}, and {told(number)} in "
                 f"{other.history.case.id}; {_neither(group)} says which is right"
@@ -353,7 +374,7 @@ def _compared(group: Sequence[_Seen], statistic: Statistic, rounding: float) -> 
             yield case.hash, agreement_figure(statistic, None, limit, basis), ""
         else:
             of_reference, where = reference
-            off, (label, number) = seen.off(of_reference), seen.furthest(of_reference)
+            off, label, number = seen.furthest(of_reference)
             held_against = f"{told(of_reference[label])} {where}"
             basis = f"at most; {statistic.measured}; against {held_against}"
             how = apart_in_words(number)

@@ -16,8 +16,8 @@ from clusterbench.measured.agreement import (
     STATISTICS,
     OfEachStep,
     agreement_figure,
-    apart,
     apart_in_words,
+    distances,
     limit_of,
     middle_of,
     told,
@@ -118,7 +118,7 @@ def _compared(case: Case, observation: Observation) -> Iterator[tuple[Metric, st
         limit = limit_of(case.point, statistic)
         middle = {label: middle_of([numbers[label] for numbers in of_nodes.values()]) for label in of_nodes[0]}
         furthest = {
-            first: max((apart(number, middle[label]), label) for label, number in numbers.items())
+            first: max((off, label) for label, off in distances(numbers, middle).items())
             for first, numbers in of_nodes.items()
         }
         beyond = [first for first in firsts if not furthest[first][0] <= limit]

@@ -122,6 +122,20 @@ def test_a_gradient_of_the_same_norm_is_wrong_by_its_projections(dtype, off, ver
         assert f"{off:.2g} of that apart, by their projections, where" in said
 
 
+def test_a_gradient_that_is_rounding_alone_makes_no_case_wrong():
+    """As those of queries and keys where a sequence has one token: 1e-8 of the whole, and another in each layout."""
+    nothing = {projection("attention.query", n): 1e-8 * (-1) ** n for n in range(9)}
+    other = {name: -2 * value for name, value in nothing.items()}
+    for dtype in ("float64", "float32", "bfloat16"):
+        cases = (
+            seen("tp1", 1, {**GRADIENTS, **nothing}, dtype=dtype),
+            seen("tp2", 2, {**GRADIENTS, **other}, dtype=dtype),
+        )
+        assert verdicts(*cases) == ["agrees", "agrees"]
+    gone = {**GRADIENTS, **{projection("attention.key", n): 0.0 for n in range(9)}}
+    assert verdicts(seen("tp1", 1, GRADIENTS), seen("tp2", 2, gone)) == ["agrees", "wrong"]
+
+
 def test_repeats_without_gradients_are_none_that_differ():
     """They are recorded of the first repeat."""
     right = seen("tp1", 1, GRADIENTS)

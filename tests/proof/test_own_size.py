@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbench.job.passes import kind_of_projection
-from clusterbench.measured.agreement import STATISTICS, apart, limit_of, updates_compared
+from clusterbench.measured.agreement import STATISTICS, distances, limit_of, updates_compared
 from clusterbench.shape import point_of_shape
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
@@ -113,8 +113,9 @@ def test_rounding_of_many_updates_makes_no_deep_model_wrong(dtype: str) -> None:
     compared = set()
     for statistic in STATISTICS:
         numbers, reference = (statistic.numbers(of, updates_compared(point)) for of in (seen, alone))
-        for label in numbers.keys() & reference.keys():
-            assert apart(numbers[label], reference[label]) <= 0.7 * limit_of(point, statistic), (statistic.name, label)
+        both = {label: number for label, number in numbers.items() if label in reference}
+        for label, off in distances(both, reference).items():
+            assert off <= 0.7 * limit_of(point, statistic), (statistic.name, label)
             compared.add((statistic.name, label))
     last = {"bfloat16": 3, "float32": 15}[dtype]
     assert {int(label) for name, label in compared if name == "norms_between"} == {*range(2, last + 1)}

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from clusterbench.job.passes import PROJECTIONS, kind_of_projection, projection
-from clusterbench.measured.agreement import apart
+from clusterbench.measured.agreement import distances
 from clusterbench.proof.sketch import _projected
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
+
+
+def apart(gradient: tuple[float, ...], wanted: tuple[float, ...]) -> float:
+    return distances({"w": gradient}, {"w": wanted})["w"]
 
 
 def _of(mean: torch.Tensor, name: str = "layers.0.attention.key.weight") -> tuple[float, ...]:
