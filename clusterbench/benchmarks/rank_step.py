@@ -100,7 +100,7 @@ class RankStep(SustainedBenchmark):
         grid = rig.be_one_of(job.layout, rank_of(point), str(point["rank_order"]))
         step = TrainingStep(job, every, grid, rig.device)
         step.micro_batches = of_own_vocabulary(step.micro_batches, job, grid.rank("tp"))
-        timed = TimedStep(step, rig.asked_calls)
+        timed = TimedStep(step, rig.asked_calls, sketches=False)
         run = OwnWork(timed, rig.device)
         seen = passes_of(step, rig)
         return Step(

@@ -373,7 +373,7 @@ class TrainStep(SustainedBenchmark):
             return {**evidence, PROOF_TIME: time.monotonic() - started}
 
         active = active_in(job.layout, shared_by)
-        timed = TimedStep(step, rig.asked_calls, active)
+        timed = TimedStep(step, rig.asked_calls, active, rig.asks_gradients)
         run = OwnWork(timed, rig.device)
         passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
         if rig.asks_one_rank:

@@ -64,6 +64,8 @@ class Rig:
         Of what is timed, warm-up included, as the case under way asks for them; there may be more.
     asks_one_rank
         Whether the case under way is to be computed on one rank, too.
+    asks_gradients
+        Whether the first call may be looked at: of the first repeat, where it is not timed.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -76,6 +78,7 @@ class Rig:
         self.own_steps = 1
         self.asked_calls = 0
         self.asks_one_rank = False
+        self.asks_gradients = False
         self._built: tuple[ParallelLayout, str] | None = None
         self._groups: dict[tuple[int, ...], Communicator | None] = {}
         self._alone = ExitStack()

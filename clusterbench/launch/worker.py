@@ -238,6 +238,7 @@ class _Worker:
         self.phase("rendezvous")
         self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
         self.rig.asks_one_rank = case.on_one_rank
+        self.rig.asks_gradients = case.passes and case.warmup > 0
         step = benchmark.prepare(self.rig, case.point)
         if case.layout is not None and self.rig.grid is not None:  # behind prepare, which may make more groups
             check_groups(self.rig.grid, ParallelLayout.parse(case.layout), case.rank_order)

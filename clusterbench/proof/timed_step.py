@@ -41,13 +41,17 @@ class TimedStep:
     ----------
     active
         What it was to be built with.
+    sketches
+        Whether the first call is followed by a look at its gradients, which takes time.
     asked
         Calls that a case asks for. Where clocks have to settle there are more, and not as many in each case: losses of
         cases can be compared after as many updates only.
     """
 
-    def __init__(self, step: BuiltStep, asked: int = 0, active: Sequence[Parallelism] = ()) -> None:
-        self.step, self._active = step, active
+    def __init__(
+        self, step: BuiltStep, asked: int = 0, active: Sequence[Parallelism] = (), sketches: bool = True
+    ) -> None:
+        self.step, self._active, self._sketches = step, active, sketches
         self._asked, self._calls = asked, 0
         self._most = most_updates(step.job.shape.num_layers, step.job.dtype)
         self._first: tuple[Tensor, Tensor | None] | None = None
@@ -81,7 +85,8 @@ class TimedStep:
         self._smaller += self._elements != self._of_first_call
         self._updates += self.step.num_steps - before
         if self._first is None:
-            self._first, self._sketch = (loss, self.step.last_norm), Sketch(self.step)
+            self._first = loss, self.step.last_norm
+            self._sketch = Sketch(self.step) if self._sketches else None
         elif self._calls < self._asked and self._calls <= self._most:
             self._between.append((loss, self.step.last_norm))
         if self._calls == self._asked:
@@ -155,14 +160,13 @@ class TimedStep:
             left_out |= {name for name in of_all if updates_between(name)}
         told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         told["num_updates"] = float(num_updates)
-        if is_first:
-            told |= self._of_first_gradients(rig)
+        if is_first and self._sketch is not None:
+            told |= self._of_first_gradients(self._sketch, rig)
         return told | check_last_update(self.step, rig, self._active, is_first)
 
-    def _of_first_gradients(self, rig: Rig) -> dict[str, float]:
+    def _of_first_gradients(self, sketch: Sketch, rig: Rig) -> dict[str, float]:
         """A collective; on rank 0, for they are the same on all."""
-        assert self._sketch is not None
-        numbers = self._sketch.numbers(rig)
+        numbers = sketch.numbers(rig)
         for name, value in numbers.items():
             if not math.isfinite(value):
                 kind = kind_of_projection(name)

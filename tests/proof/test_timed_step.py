@@ -243,3 +243,20 @@ def test_every_call_shows_its_own_norm(halved):
     assert seen["update_2_norm"] == pytest.approx(alone["update_2_norm"], rel=0.1)
     assert (abs(seen["update_3_norm"] / alone["update_3_norm"] - 1) < 0.1) == (not halved)
     assert not {"update_2_norm", "update_3_norm"} & other.keys()
+
+
+def test_gradients_are_looked_at_where_that_is_not_timed() -> None:
+    (with_them,), (without,) = (run_ranks(1, _names_of_gradients, sketches) for sketches in (True, False))
+    assert (with_them >= 9 * 12, without) == (True, 0)
+
+
+def _names_of_gradients(sketches: bool) -> int:
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job()
+    rig = make_rig(job.layout)
+    timed = TimedStep(TrainingStep(job, (), rig.grid, rig.device), 2, sketches=sketches)
+    timed()
+    timed()
+    return sum(bool(kind_of_projection(name)) for name in timed.confirm(rig, is_first=True))
