@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.job import TrainingJob, is_spread_expert
 from clusterbench.layout import ParallelLayout
@@ -18,6 +19,7 @@ from clusterbench.words import Word
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._C._distributed_c10d import GradBucket
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
@@ -35,6 +37,8 @@ BUCKET_MB_OF_TWIN = 2**-4
 WORTH_COMPRESSING = 2
 STEPS_BEFORE_POWERSGD = 2
 FULL_RANK = 2**20
+# float32's smallest normal number: a gradient of zeros, as of the router of one expert, is not divided by its norm.
+SMALLEST = 2**-126
 
 AVERAGED = "Ranks with the same weights have seen different tokens: their gradients are averaged"
 
@@ -267,12 +271,36 @@ class DataParallel(Parallelism):
                 min_compression_rate=0 if exact else WORTH_COMPRESSING,
                 use_error_feedback=not exact,
                 warm_start=not exact,
+                orthogonalization_epsilon=SMALLEST if exact else 0,
             )
-            model.register_comm_hook(state, powerSGD_hook)
+            if exact:
+                model.register_comm_hook(state, lambda state, bucket: powerSGD_hook(state, _ThinByRows(bucket)))
+            else:
+                model.register_comm_hook(state, powerSGD_hook)
             assembly.unsent = partial(_mean_error, state.error_dict, group)
         elif sends_nothing(group) and active_fake_mode() is None:
             # DDP asks the group for the result, of which a fake one has none
             model.register_comm_hook(group, allreduce_hook)
+
+
+class _ThinByRows:
+    """A bucket that hands over matrices of one or two rows or columns row by row.
+
+    torch makes two columns orthogonal by Gram-Schmidt, which leaves rounding errors where one depends on the other, as
+    in the gradient of a router of two experts: one gains what the other loses. As timed no such matrix is compressed,
+    because its factors are no smaller.
+    """
+
+    def __init__(self, bucket: GradBucket) -> None:
+        self._bucket = bucket
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    def gradients(self) -> list[Tensor]:
+        gradients = self._bucket.gradients()
+        each = (tensor.unbind() if tensor.ndim > 1 and min(tensor.shape) <= 2 else (tensor,) for tensor in gradients)
+        return list(chain.from_iterable(each))
 
 
 def _mean_error(error_of_bucket: Mapping[int, Tensor], group: ProcessGroup) -> Tensor:

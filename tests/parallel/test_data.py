@@ -120,3 +120,22 @@ def test_powersgd_of_a_model_whose_router_decides_is_held_against_one_routed_ali
     evidence = run_ranks(num_ranks, parity_of, layout, options, {"dtype": dtype, "shape": shape})[0]
     assert evidence["parity_unsent"] < 1e-2
     assert evidence["parity_factors"] < 1e-2
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "shape", "dtype"),
+    [
+        ("dp2", "llama-tiny-pair", "float64"),
+        ("dp2", "llama-tiny-pair", "bfloat16"),
+        ("cp2+ep2", "llama-tiny-pair", "float64"),
+        ("dp2-tp2+sp+ep2", "llama-tiny-pair", "float64"),
+        ("dp2", "llama-tiny-lone", "float64"),
+        ("dp2", "llama-tiny-lone", "float32"),
+    ],
+)
+def test_a_router_with_fewer_independent_rows_than_experts_is_exact_too(layout: str, shape: str, dtype: str) -> None:
+    num_ranks = ParallelLayout.parse(layout).world_size
+    evidence = run_ranks(num_ranks, parity_of, layout, {"compress": "powersgd"}, {"dtype": dtype, "shape": shape})[0]
+    assert isinstance(evidence, dict), evidence
+    assert dtype != "float64" or max(evidence[metric] for metric in PARITY_METRICS) < 1e-9

@@ -36,6 +36,8 @@ TINY_VARIANTS: dict[str, dict[str, Any]] = {
     "llama-tiny-single": {"num_heads": 1, "num_kv_heads": 1, "head_dim": 4, "hidden_size": 16},
     "llama-tiny-switch": {"num_experts": 4, "experts_per_token": 1},
     "llama-tiny-16": {"num_layers": 16, "hidden_size": 64, "num_heads": 2, "num_kv_heads": 2, "ffn_hidden_size": 128},
+    "llama-tiny-pair": {"num_experts": 2, "experts_per_token": 2},
+    "llama-tiny-lone": {"num_experts": 1, "experts_per_token": 1},
     "llama-tiny-odd": {"num_experts": 4, "experts_per_token": 1, "hidden_size": 100, "ffn_hidden_size": 66},
 }
 
