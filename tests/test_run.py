@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from clusterbench.job.passes import kind_of_projection
 from clusterbench.run_folder import RunFolder
 from tests.engine.test_telemetry import driver, environment, needs_compiler
 
@@ -445,3 +446,23 @@ def test_no_agent_is_lost_while_the_head_plans_longer_than_its_silence_may_be(su
     outcomes = RunFolder.open(tmp_path / "run").outcomes()
     assert {outcome.status for outcome in outcomes} == {"ok"}
     assert not any(outcome.lost_hosts for outcome in outcomes)
+
+
+@pytest.mark.gloo
+def test_a_case_that_shares_a_proof_has_no_gradients_of_the_steps_of_another(tmp_path):
+    suite = tmp_path / "shared_proof.yaml"
+    suite.write_text("""
+suite: shared_proof
+benchmarks:
+  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 16, global_batch_size: 2, warmup: 2, iterations: 2}
+  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 32, global_batch_size: 2, warmup: 0, iterations: 4}
+cpu: {num_ranks: 1}
+""")
+    done = run(suite, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    first, second = RunFolder.open(tmp_path / "run").observations()
+    assert (first.proven_by, second.proven_by) == ("", "train_step/1n1/tp1-iterations=2, repeat 0")
+    (seen,), (of_other_steps,) = first.evidence, second.evidence
+    assert any(kind_of_projection(name) for name in seen)
+    assert not any(kind_of_projection(name) for name in of_other_steps)
+    assert {name for name in seen if "parity" in name} == {name for name in of_other_steps if "parity" in name}

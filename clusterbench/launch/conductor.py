@@ -299,13 +299,15 @@ class Conductor:
             **identity,
             hosts=hosts,
             seconds=[record.seconds for record in records],
-            evidence=[record.evidence for record in records],
+            evidence=[{**record.proof, **record.evidence} for record in records],
             passes={name: [record.passes[name] for record in records] for name in records[0].passes},
             telemetry=_summaries(sampled, _timed_on(records)),
             timing=[record.timing for record in records if record.timing is not None],
             counters=dict(sorted(self._events.counters.items())),
         )
-        return outcome(status="ok", phase="done"), self._proven.complete(case, observation)
+        return outcome(status="ok", phase="done"), self._proven.complete(
+            case, observation, [record.proof for record in records]
+        )
 
     def _evidence_of_a_failure(self, identity: dict[str, Any], trouble: Trouble) -> Observation | None:
         """What the check measured before it said no; a wrong case has no seconds."""

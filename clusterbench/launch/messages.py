@@ -367,7 +367,7 @@ class RankReached:
 
 @dataclass(frozen=True)
 class RankDone:
-    """A rank's record of a case."""
+    """A rank's record of a case: what its check proved, and what was seen of the steps that were timed."""
 
     stage: ClassVar[str] = "done"
     rank: int
@@ -376,6 +376,7 @@ class RankDone:
     evidence: Mapping[str, float]
     passes: Mapping[str, Any]
     timing: Timing | None = None
+    proof: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

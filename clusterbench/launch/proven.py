@@ -25,13 +25,16 @@ class Proven:
     def is_known(self, case: Case) -> bool:
         return key_of(case) in self._known
 
-    def complete(self, case: Case, observation: Observation) -> Observation:
-        """The same with its key, and with the evidence of an earlier case where it was not checked itself."""
+    def complete(self, case: Case, observation: Observation, proof: Evidence) -> Observation:
+        """The same with its key, and with what an earlier case's check proved where it was not checked itself.
+
+        ``proof`` is what its own check proved. What was seen of timed steps holds for those steps alone.
+        """
         key = key_of(case)
         if not key:
             return observation
         if key not in self._known:
-            self._known[key] = f"{case.id}, repeat {observation.repeat}", observation.evidence
+            self._known[key] = f"{case.id}, repeat {observation.repeat}", proof
             return replace(observation, proof=key)
         proven_by, evidence = self._known[key]
         both = [

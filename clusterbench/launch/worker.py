@@ -244,15 +244,15 @@ class _Worker:
             check_groups(self.rig.grid, ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("prepared")
         self.agree("prepared")
-        evidence = step.check() if case.check else {}
+        proof = step.check() if case.check else {}
         self.phase("checked")
         self.agree("checked")
         seconds, timing = self.timed(step, case, self.settling(benchmark, case.point))
         self.phase("timed")
-        evidence = {**evidence, **step.confirm(case.passes)}
+        evidence = step.confirm(case.passes)
         passes = {name: observe() for name, observe in step.passes.items() if case.passes or name in EVERY_REPEAT}
         self.phase("done")
-        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing))
+        self.channel.send(RankDone(self.rank, self.host, seconds, evidence, passes, timing, proof))
 
     def settling(self, benchmark: type[Benchmark], point: Point) -> Rule | None:
         """When a case is warm; None where the suite's count says it."""

@@ -82,19 +82,20 @@ def observation_of(case: Case, repeat: int, evidence: dict[str, float]) -> Obser
     return Observation(case.id, case.hash, repeat, 1, ("h",), [[1.0], [1.0]], [evidence, evidence])
 
 
-def test_a_repeat_takes_over_the_evidence_and_names_whose_it_is():
+def test_a_repeat_takes_over_what_was_proven_and_nothing_that_was_seen_of_other_steps():
     proven, case = Proven(), case_of("dp2")
     assert not proven.is_known(case)
-    first = proven.complete(case, observation_of(case, 0, {"parity_loss": 1e-7, "proof_time": 3.0, "loss": 5.0}))
+    proof = {"parity_loss": 1e-7, "proof_time": 3.0}
+    first = proven.complete(case, observation_of(case, 0, {**proof, "loss": 5.0, "norm": 1.0}), [proof] * 2)
     assert (first.proof, first.proven_by) == (key_of(case), "")
     assert proven.is_known(case)
-    second = proven.complete(case, observation_of(case, 1, {"loss": 5.1}))
+    second = proven.complete(case, observation_of(case, 1, {"loss": 5.1}), [{}, {}])
     assert (second.proof, second.proven_by) == (key_of(case), "train_step/1n2/dp2, repeat 0")
     assert second.evidence == [{"parity_loss": 1e-7, "proof_time": 0.0, "loss": 5.1}] * 2
 
 
 def test_nothing_is_taken_over_where_each_case_checks_itself():
     proven, case = Proven(), case_of("dp2", parity=False)
-    proven.complete(case, observation_of(case, 0, {"loss": 5.0}))
+    proven.complete(case, observation_of(case, 0, {"loss": 5.0}), [{}, {}])
     assert not proven.is_known(case)
-    assert proven.complete(case, observation_of(case, 1, {"loss": 5.0})).proven_by == ""
+    assert proven.complete(case, observation_of(case, 1, {"loss": 5.0}), [{}, {}]).proven_by == ""
