@@ -454,8 +454,8 @@ def test_a_case_that_shares_a_proof_has_no_gradients_of_the_steps_of_another(tmp
     suite.write_text("""
 suite: shared_proof
 benchmarks:
-  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 16, global_batch_size: 2, warmup: 2, iterations: 2}
-  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 32, global_batch_size: 2, warmup: 0, iterations: 4}
+  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 16, global_batch_size: 2, iterations: 2}
+  - {benchmark: train_step, layouts: tp1, shape: llama-tiny, seq_len: 32, global_batch_size: 2, warmup: 0}
 cpu: {num_ranks: 1}
 """)
     done = run(suite, "--out", tmp_path / "run")
