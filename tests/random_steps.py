@@ -4,7 +4,8 @@ Most are our step on all ranks; some are plain_ddp's, of one rank without the ot
 
 ``python -m tests.random_steps 4 60 --seed 11 > steps.yaml`` draws 60 steps of 4 ranks, and ``clusterbench run
 steps.yaml --num-ranks 4 --device cpu`` runs them; drawn with ``--device cuda`` they are for ``--ranks-per-gpu 4``.
-Every one of them is right, so each ``wrong`` is a defect of the step or of its proof.
+Every one of them is right, so each ``wrong`` is a defect of the step or of its proof. With ``--alike 5`` five in a row
+compute the same in other layouts, so that what timed steps show is held against each other.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import click
 import yaml
 
 import clusterbench
+from clusterbench.benchmarks import Benchmark
+from clusterbench.benchmarks.train_step import TrainStep
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.layout import RANK_ORDERS, ParallelLayout
@@ -40,6 +43,13 @@ KINDS_OF_STEPS: list[Setting] = [{}] * 19 + [PLAIN] * 2 + [ALONE] * 2 + [{"each_
 
 TRIES = 50
 """Of one kind, of which a layout may have none that is taken."""
+
+ALTERING = frozenset(
+    name
+    for name, option in TrainStep.options().items()
+    if option.alters != "nothing" and name not in Benchmark.options()
+)
+"""Options that steps which compute the same have in common."""
 
 NAMED = 0.15
 """How often a model is one that has a name."""
@@ -158,17 +168,33 @@ def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> S
     return of
 
 
+def like(first: Setting, step: Setting) -> Setting:
+    """A step made into one that computes the same as the first."""
+    own = {name: value for name, value in step.items() if name not in ALTERING}
+    return own | {name: value for name, value in first.items() if name in ALTERING}
+
+
 def drawn_suite(
-    num_ranks: int, count: int, seed: int, compiled: float = 0.1, device: Literal["cpu", "cuda"] = "cpu"
+    num_ranks: int,
+    count: int,
+    seed: int,
+    compiled: float = 0.1,
+    device: Literal["cpu", "cuda"] = "cpu",
+    alike: int = 1,
 ) -> Setting:
-    """A suite of ``count`` steps that a plan takes; the same for the same arguments. On GPUs all ranks share one."""
+    """A suite of ``count`` steps that a plan takes; the same for the same arguments. On GPUs all ranks share one.
+
+    So many in a row are ``alike``: they compute the same, as far as there are layouts that can.
+    """
     rng, layouts = random.Random(seed), sorted(layouts_on(num_ranks), key=_place)
     steps = list[Setting]()
     with TemporaryDirectory() as folder:
         while len(steps) < count:
             kind = rng.choice(KINDS_OF_STEPS)
+            first = steps[len(steps) // alike * alike] if len(steps) % alike else {}
             for _ in range(TRIES):
                 step = drawn_step(rng, rng.choice(layouts), compiled, kind)
+                step = like(first, step) if first else step
                 if planned(step, num_ranks, Path(folder) / "suite.yaml", device):
                     steps.append(step | ({"settle": False} if device == "cuda" else {}))
                     break
@@ -190,10 +216,11 @@ def planned(drawn: Setting, num_ranks: int, place: Path, device: Literal["cpu", 
 @click.argument("count", type=click.IntRange(1, 10_000))
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--compiled", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share that compiles.")
+@click.option("--alike", type=click.IntRange(1, 100), default=1, show_default=True, help="So many compute the same.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-def main(num_ranks: int, count: int, seed: int, compiled: float, device: Literal["cpu", "cuda"]) -> None:
+def main(num_ranks: int, count: int, seed: int, compiled: float, alike: int, device: Literal["cpu", "cuda"]) -> None:
     """Print a suite of COUNT steps of NUM_RANKS ranks, which on a GPU share it."""
-    yaml.safe_dump(drawn_suite(num_ranks, count, seed, compiled, device), sys.stdout, sort_keys=False)
+    yaml.safe_dump(drawn_suite(num_ranks, count, seed, compiled, device, alike), sys.stdout, sort_keys=False)
 
 
 if __name__ == "__main__":

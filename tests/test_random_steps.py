@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import clusterbench
 from clusterbench.layout import ParallelLayout
 from clusterbench.shape import SHAPES
-from tests.random_steps import KINDS_OF_STEPS, NAMED_SHAPES, drawn_step, drawn_suite, main, planned
+from tests.random_steps import ALTERING, KINDS_OF_STEPS, NAMED_SHAPES, drawn_step, drawn_suite, main, planned
 from tests.training.layouts import layouts_on
 
 
@@ -30,6 +30,15 @@ def test_every_step_that_is_drawn_is_planned_and_a_seed_draws_the_same(num_ranks
     assert steps[:2] == drawn_suite(num_ranks, 2, 7)["benchmarks"]
     assert steps[:2] != drawn_suite(num_ranks, 2, 8)["benchmarks"]
     assert all(ParallelLayout.parse(step["layouts"][0]).world_size == num_ranks for step in steps)
+
+
+def test_of_steps_that_are_alike_so_many_in_a_row_compute_the_same() -> None:
+    steps = drawn_suite(4, 9, 7, compiled=0.0, alike=3)["benchmarks"]
+    results = [{name: value for name, value in step.items() if name in ALTERING} for step in steps]
+    assert results[:3] == results[:1] * 3 != results[3:6] == results[3:4] * 3
+    assert len({step["layouts"][0] for step in steps}) > 3
+    assert {"shape", "seed", "compress", "aux_loss", "float8"} <= ALTERING
+    assert not ALTERING & {"layouts", "schedule", "warmup", "recompute"}
 
 
 def test_steps_for_a_gpu_are_planned_for_ranks_that_share_it(tmp_path: Path) -> None:
