@@ -29,6 +29,7 @@ from clusterbench.words import comment
 if TYPE_CHECKING:
     from clusterbench.pricing.advice import Advice
     from clusterbench.pricing.cluster_file import KnownCluster
+    from clusterbench.pricing.rates import KnownRates
     from clusterbench.pricing.step_table import StepTable
     from clusterbench.types import Plan
 
@@ -819,6 +820,11 @@ def price(
     "--out", type=click.Path(path_type=Path), help="Write the suite that measures the first five of each answer."
 )
 @click.option(
+    "--table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all that fit, as layouts.csv: each layout with its time, range, parts and memory, the fastest first.",
+)
+@click.option(
     "--page",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a page, as heatmap.html, with the fastest layout of each --shape on 1, 2, 4 ... nodes.",
@@ -832,6 +838,7 @@ def advise(
     nics: str | None,
     cluster: Path | None,
     out: Path | None,
+    table: Path | None,
     page: Path | None,
     gpu_hour: float | None,
     knee: bool,
@@ -843,25 +850,29 @@ def advise(
     """
     from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite
+    from clusterbench.pricing.profiles import named_profile
+    from clusterbench.pricing.ranked_table import ranked_csv
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
     files = {"--cluster": cluster, "--rates": options["rates"], **{f"--shape {name}": Path(name) for name in shapes}}
-    _expect_others({"--out": out, "--page": page}, files)
+    _expect_others({"--out": out, "--table": table, "--page": page}, files)
     of = _cluster(cluster).but(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, nics=nics)
     asked = Asked(cluster=of, **options)
-    found: list[Advice] = []
+    found: list[tuple[Advice, KnownRates]] = []
     for shape in shapes:
-        for text, advice in answers(asked, shape, gpu_hour, knee):
+        for text, advice, known in answers(asked, shape, gpu_hour, knee):
             _say(f"\n{text}" if found else text)
-            found.append(advice)
+            found.append((advice, known))
+    if table is not None:
+        _write(ranked_csv(found, named_profile(asked.profile)), table, "--table")
     if page is not None:
         from clusterbench.report.predicted_page import predicted_page
 
         _write(predicted_page(list(heatmaps(asked, shapes))), page, "--page")
         _remark(f"{page}: the fastest layouts as predicted; nothing on it was measured")
     if out is not None:
-        suite = advised_suite(found, asked.profile)
+        suite = advised_suite([advice for advice, _ in found], asked.profile)
         for remark in suite.remarks:
             _remark(f"{out}: {remark}")
         _write(suite.text, out)

@@ -99,8 +99,8 @@ class Asked:
         return [f"# NICs of a node, as --nics says: {of.nics}"] if is_said else []
 
 
-def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Iterator[tuple[str, Advice]]:
-    """Each answer as text and as it was found; one for each network that there may be.
+def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Iterator[tuple[str, Advice, KnownRates]]:
+    """Each answer as text and as it was found, with the rates; one for each network that there may be.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Ite
     for head, known in asked.by_network(question.card):
         advice = advise(question, of, known)
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
-        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice
+        yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice, known
 
 
 @dataclass(frozen=True)

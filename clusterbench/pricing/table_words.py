@@ -419,7 +419,7 @@ _ABOUT: Mapping[frozenset[str], str] = {
 
 def is_result(header: str) -> bool:
     """Whether a column is something measured that says nothing of what ran, or a remark."""
-    is_extrapolated = not {"est", "estimated", "projected"}.isdisjoint(_tokens(header))
+    is_extrapolated = not {"est", "estimated", "predicted", "projected"}.isdisjoint(_tokens(header))
     return is_extrapolated or _letters(header) in _ASIDE
 
 
