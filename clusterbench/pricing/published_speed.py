@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
+from clusterbench.formulas.statistics import median
 from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops, model_flops
 from clusterbench.words import plural
 
@@ -106,7 +107,7 @@ def _told_by_others(figures: Sequence[_Figure]) -> str | None:
     explains = [
         count for count in COUNTS if figures and off[count][ceil(_NEARLY_ALL * len(figures)) - 1] <= _AS_PUBLISHED
     ]
-    return min(explains, key=lambda count: off[count][len(figures) // 2], default=None)
+    return min(explains, key=lambda count: median(off[count]), default=None)
 
 
 def _give_times(figures: Sequence[_Figure], told: str | None, times: dict[int, float]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import NOT_SEEN
 from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
+from clusterbench.formulas.statistics import median
 from clusterbench.pricing import PARTS, Price, price, step_seconds
 from clusterbench.pricing.calibrate import (
     WISHES,
@@ -303,10 +304,10 @@ def _about_measured(priced: Sequence[Priced]) -> Iterator[str]:
     both = [(each, each.price, each.row.step_s) for each in priced if each.price and each.row.step_s]
     if not both:
         return
-    errors = sorted(abs(math.expm1(math.log(of.step_s / step_s))) for _, of, step_s in both)
+    errors = [abs(math.expm1(math.log(of.step_s / step_s))) for _, of, step_s in both]
     inside = sum(of.low_s <= step_s <= of.high_s for _, of, step_s in both)
     yield (
-        f"measured: {plural(len(both), 'row')}; off by {errors[len(errors) // 2]:.1%} (median), "
+        f"measured: {plural(len(both), 'row')}; off by {median(errors):.1%} (median), "
         f"{sum(errors) / len(errors):.1%} (mean); {inside / len(both):.0%} within the interval of 80 %"
     )
     scores = scores_of(_scored(both))
@@ -326,12 +327,12 @@ def _about_memory(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
         if each.price and each.row.memory_gb
     ]
     if both:
-        errors = sorted(abs(error) for _, error in both)
+        errors = [abs(error) for _, error in both]
         out = sorted((line for line, error in both if abs(error) > MEMORY_BAND))
-        bias = sorted(error for _, error in both)[len(both) // 2]
+        bias = median([error for _, error in both])
         yield (
             f"measured memory ({table.memory or 'of what kind is not said'}): {plural(len(both), 'row')}; that of the "
-            f"fullest stage off by {errors[len(errors) // 2]:.1%} (median), {sum(errors) / len(errors):.1%} (mean), "
+            f"fullest stage off by {median(errors):.1%} (median), {sum(errors) / len(errors):.1%} (mean), "
             f"bias {bias:+.1%}; {1 - len(out) / len(both):.0%} within {MEMORY_BAND:.0%}"
             f"{f', not {named_lines(out)}' if out else ''}. {NOT_SEEN}"
         )

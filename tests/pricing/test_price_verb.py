@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -290,3 +291,17 @@ def test_a_table_with_fewer_rows_than_a_calibration_wants_says_so():
     done = run("calibrate", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
     said = " ".join(done.stderr.replace("\n#", "").split())
     assert "of the 8 kinds of rows that a calibration wants the table has 2, of 9 measured rows: --lines A,B,C" in said
+
+
+def test_the_median_of_two_rows_is_between_them(tmp_path):
+    table = tmp_path / "two.csv"
+    steps = "llama-1b,h100-sxm-80gb,8,{tp},1,64,4096,{step_s},{mem_gb}"
+    table.write_text(
+        "model,gpu,gpus,tp,mbs,gbs,seq,step_s,mem_gb\n"
+        + "".join(steps.format(tp=tp, step_s=0.3 * tp**2, mem_gb=25 * tp) + "\n" for tp in (1, 2))
+    )
+    done = run("price", str(table))
+    (time,) = re.findall(r"measured: 2 rows; off by ([0-9.]+%) \(median\), ([0-9.]+%) \(mean\)", said(done))
+    (memory,) = re.findall(r"fullest stage off by ([0-9.]+%) \(median\), ([0-9.]+%) \(mean\)", said(done))
+    assert time[0] == time[1]
+    assert memory[0] == memory[1]
