@@ -149,9 +149,9 @@ def format_value(value: float, unit: str) -> str:
 
 _WRITTEN: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
-    "B/s": {"GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0},
+    "B/s": {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0},
     "FLOP": {"TFLOP": 1e12, "GFLOP": 1e9, "FLOP": 1.0},
-    "FLOP/s": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "FLOP/s": 1.0},
+    "FLOP/s": {"PFLOP/s": 1e15, "TFLOP/s": 1e12, "GFLOP/s": 1e9, "FLOP/s": 1.0},
     "Hz": {"GHz": 1e9, "MHz": 1e6, "Hz": 1.0},
     "fraction": {"%": 0.01, "": 1.0},
     "1": {"": 1.0},
@@ -174,7 +174,7 @@ def parse_value(text: str, unit: str) -> float:
     (200000000000.0, 0.003, 0.4)
     >>> parse_value("200 GB", "B/s")
     Traceback (most recent call last):
-    ValueError: a number with GB/s, MB/s, kB/s or B/s
+    ValueError: a number with TB/s, GB/s, MB/s, kB/s or B/s
     """
     if unit == "B":
         try:

@@ -89,12 +89,12 @@ SENTENCES = {
         "at_most: 'rate' under 'at_most', but its better side is higher: write it under 'at_least'."
     ),
     "at_least: {rate: 3 ms}": (
-        "at_least: 'rate: 3 ms', which is in bytes per second: write a number with GB/s, MB/s, kB/s or B/s, or a share "
-        "such as '0.8 of baseline'."
+        "at_least: 'rate: 3 ms', which is in bytes per second: write a number with TB/s, GB/s, MB/s, kB/s or B/s, or a "
+        "share such as '0.8 of baseline'."
     ),
     "at_least: {rate: 200}": (
-        "at_least: 'rate: 200', which is in bytes per second: write a number with GB/s, MB/s, kB/s or B/s, or a share "
-        "such as '0.8 of baseline'."
+        "at_least: 'rate: 200', which is in bytes per second: write a number with TB/s, GB/s, MB/s, kB/s or B/s, or a "
+        "share such as '0.8 of baseline'."
     ),
     "at_most: {latency: fast}": (
         "at_most: 'latency: fast', which is in seconds: write a number with s, ms or us, or a share such as "

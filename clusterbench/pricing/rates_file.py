@@ -22,6 +22,9 @@ VERSION = "1"
 FASTER_THAN_ITS_DATASHEET = 1.25
 """By what factor a card may be: clocks may be higher than those of its datasheet, which a slip of units is not."""
 
+SHARE_OF_ITS_DATASHEET = 0.02
+"""What a card's rate is at least: each of 16 ranks that share one has 0.06, and a slip of a unit is 0.001."""
+
 _TOP = ("version", "of", "profile", "machine", "num_rates", "rates")
 _OF_A_RATE = ("value", "low", "high", "origin", "source")
 
@@ -184,16 +187,18 @@ class _Reader:
             )
 
     def _expect_possible(self, key: str, rate: Expectation, known: KnownRates, line: int) -> None:
-        """That a person's figure is no slip of units: prices follow from it, however fast they are."""
+        """That a person's figure is no slip of units: prices follow from it, however fast or slow they are."""
         name, told = split_key(key)[0], f"'{key}: {format_value(rate.value, rate.unit)}'"
         if rate.value < (least := LEAST.get(name, 0.0)):
             raise self._error(line, f"{told} must be {least:g} or more: {RATES[name][1]}.")
         most = known.of_datasheet.get(name)
-        if most is not None and rate.origin == "file" and rate.value > FASTER_THAN_ITS_DATASHEET * most:
-            by_sheet = format_value(most, rate.unit)
-            raise self._error(
-                line, f"{told} is {rate.value / most:.1f} times what the card's datasheet has: {by_sheet}."
-            )
+        if most is None or rate.origin != "file":
+            return
+        by_sheet = f"what the card's datasheet has: {format_value(most, rate.unit)}."
+        if rate.value > FASTER_THAN_ITS_DATASHEET * most:
+            raise self._error(line, f"{told} is {rate.value / most:.1f} times {by_sheet}")
+        if rate.value < SHARE_OF_ITS_DATASHEET * most:
+            raise self._error(line, f"{told} is {rate.value / most:.2g} of {by_sheet}")
 
     def _machine(self, top: Table) -> Fingerprint:
         if "machine" not in top.values:

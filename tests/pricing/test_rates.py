@@ -159,7 +159,7 @@ def test_what_a_file_does_not_say_stays(typical, tmp_path):
         ("rates:\n  memory[op=x]: 1 GB/s\n", ":2: 'memory[op=x]' is written 'memory'."),
         ("rates:\n  busbw[nodes=2,op=gather]: 1 GB/s\n", ":2: 'busbw[nodes=2,op=gather]': op is one of all_gather, "),
         ("rates:\n  busbw[nodes=0,op=all_gather]: 1 GB/s\n", "head_dim and nodes are whole numbers of 1 or more."),
-        ("rates:\n  memory: 3\n", ":2: 'memory: 3' must be a number with GB/s, MB/s, kB/s or B/s."),
+        ("rates:\n  memory: 3\n", ":2: 'memory: 3' must be a number with TB/s, GB/s, MB/s, kB/s or B/s."),
         ("rates:\n  memory: 0 GB/s\n", ":2: 'memory: 0 GB/s' must be above 0."),
         ("rates:\n  memory: { low: 1 GB/s }\n", ":2: 'memory' has no 'value'."),
         ("rates:\n  memory: { value: 1 GB/s, lwo: 1 GB/s }\n", ":2: unknown key 'lwo'. Did you mean 'low'?"),
@@ -221,6 +221,8 @@ def test_products_on_amd_are_no_faster_than_what_was_measured(card, best):
             "'matmul: 5,000.0 TFLOP/s' is 5.1 times what the card's datasheet has: 989.0 TFLOP/s.",
         ),
         ("attention[head_dim=128]: 1979 TFLOP/s", "is 2.0 times what the card's datasheet has"),
+        ("matmul: 700 GFLOP/s", "'matmul: 700.0 GFLOP/s' is 0.00071 of what the card's datasheet has: 989.0 TFLOP/s."),
+        ("memory: 3 GB/s", "is 0.0009 of what the card's datasheet has"),
         ("memory: 33500 GB/s", "is 10.0 times what the card's datasheet has"),
         (
             "model_error: 0.5",
@@ -241,7 +243,7 @@ def test_a_rate_that_cannot_be_is_refused_with_its_line(tmp_path, typical, writt
 
 def test_a_rate_may_be_above_its_datasheet_as_clocks_are_and_of_a_card_without_one(tmp_path, typical):
     file = tmp_path / "rates.yaml"
-    file.write_text("rates:\n  matmul: 1050 TFLOP/s\n  memory: 3.4e3 GB/s\n")
+    file.write_text("rates:\n  matmul: 1050 TFLOP/s\n  memory: 3.4 TB/s\n")
     assert read_rates(file, typical).rates.matmul == 1050e12
     file.write_text("rates:\n  memory: 3.4e3 GB/s\n")
     unknown = typical_rates(accelerators()["h100-nvl"], None, given=("memory", "busbw"))
