@@ -15,6 +15,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
     Parallelism,
     expected_states,
+    expert_parts,
     held_all_step,
     held_sizes,
     held_weights,
@@ -26,7 +27,6 @@ from clusterbench.parallel import (
 )
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
-from clusterbench.parallel.expert import ExpertParallel
 from clusterbench.parallel.fsdp import FullySharded
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
@@ -136,7 +136,7 @@ def _of_schedule(
     stages = {chunk.stage: _stage(active, of_chunk) for chunk, of_chunk in zip(job.held, job.of_chunks, strict=True)}
     of_stage = {chunk.stage: chunk for chunk in job.held}
     moments_of = moments_by_chunk(active, job, messages=True)
-    held, order = pipeline.beside(job, moments_of), pipeline.order(job)
+    held, order = pipeline.beside(job, moments_of, expert_parts(active, job), messages=True), pipeline.order(job)
     buffers = pipeline.buffers(job)
 
     @cache
@@ -258,11 +258,10 @@ def _walked(
     sharding = _sharding(active, job, chunk)
     repeated = again[0] if again else {}
     weights = _weights(active, shape, layout, dtypes, chunk)
-    experts = of_kind(ExpertParallel, active)
-    expert_parts = experts.parts(job) if experts else 1
+    parts = expert_parts(active, job)
     context = of_kind(ContextParallel, active)
     buffers = context.backward_buffers(job) if context else 0.0
-    when, held = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, expert_parts, buffers)
+    when, held = moments_of_backward(job, forward, repeated, weights, sharding, adds_up, parts, buffers)
     of_forward, backward = tuple(held[:OF_FORWARD]), tuple(held[OF_FORWARD:])
     most, most_behind = max(of_forward), max(backward)
     return _Way(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clusterbench.job import TrainingJob, has_copy
+from clusterbench.job.layer_end import before_loss
 
 
 class Operator(NamedTuple):
@@ -85,7 +86,7 @@ IN_ORDER = (
 )
 """What follows the backward of routed experts, where a layer has it."""
 
-OF_FORWARD = 3
+OF_FORWARD = 4
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
 OF_THE_LOSS = (
@@ -330,6 +331,7 @@ def moments_of_backward(
     without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
     walk.mark("the end of forward", _gathered_last(sharding) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
+    walk.mark("the end of the last layer", _at_end_of_layers(job, sharding, forward, expert_parts))
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
     if "loss.parts" in forward:
@@ -371,6 +373,14 @@ def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mappin
     before = sharding.layer[-2:-1] or ([sharding.root] if job.num_layers == 1 else sharding.layer)
     to_come = sum([size / (job.num_layers if name.startswith("layer.") else 1) for name, size in forward.items()])
     return _gathered_last(sharding) + before[0].gathered - to_come
+
+
+def _at_end_of_layers(
+    job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float], expert_parts: int
+) -> float:
+    """What is beside all that is kept, less what comes behind the layers; of a stage without a head nothing does."""
+    there = before_loss(job, forward, expert_parts, messages=True) - sum(forward.values())
+    return _gathered_last(sharding) + there * job.has_head
 
 
 def _embedding(walk: Backward, job: TrainingJob, table: Weight, residual: float) -> None:
@@ -535,7 +545,10 @@ def _one_layer(
         used=used,
         again=sum(repeated.values()),
         unkept=unkept,
-        experts=[_sized("backward of experts", operator, of_part, weights) for operator in experts],
+        experts=[
+            _sized("backward of experts", operator, of_part, weights, _one_by_one(job, operator, weights))
+            for operator in experts
+        ],
         operators=[
             sized
             for when, operators in IN_ORDER
@@ -547,6 +560,12 @@ def _one_layer(
         ],
         expert_parts=expert_parts,
     )
+
+
+def _one_by_one(job: TrainingJob, operator: Operator, weights: Mapping[str, Weight]) -> float:
+    """The gradients of single experts, beside that of all: torch has no grouped product in float64."""
+    is_alone = job.compute_bytes == 8
+    return sum([weights[name].gradient for name in operator.weights if name in weights]) if is_alone else 0.0
 
 
 def _in_norm(job: TrainingJob) -> float:

@@ -29,6 +29,7 @@ from clusterbench.job import (
     one_of_each,
     weight_shapes,
 )
+from clusterbench.job.layer_end import before_loss
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -387,7 +388,9 @@ class Parallelism(ABC):
         """What a micro-batch holds when its forward is through, and where backward makes some of it anew also then."""
         yield self.activations(held, job)
 
-    def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Sequence[float] | None:
+    def full_moments(
+        self, job: TrainingJob, moments_of: Callable[[Chunk], Moments], parts: int
+    ) -> Sequence[float] | None:
         """Bytes at every time at which a rank may hold most; None where this is not its to say.
 
         With another ``seq_len`` they are as many, and in the same order.
@@ -400,6 +403,10 @@ class Parallelism(ABC):
         ``behind_loss``: in backward, when the loss has handed on its gradients.
         """
         return ()
+
+    def parts(self, job: TrainingJob) -> int:
+        """In how many parts a micro-batch goes through the experts."""
+        return 1
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         """What torch may hold beyond the formulas of memory, or let go earlier, and why."""
@@ -710,19 +717,27 @@ def peak_memory(
     return states | {"activations": max(held_activations(active, job, load))}
 
 
+def expert_parts(active: Iterable[Parallelism], job: TrainingJob) -> int:
+    """In how many parts a micro-batch goes through the experts."""
+    return max((parallelism.parts(job) for parallelism in active), default=1)
+
+
 def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: float = 1.0) -> list[float]:
     """Bytes at every time at which most may be held, of which the largest are those of :func:`expected_memory`.
 
     Each grows along a line with the sequence: whatever the length, they are as many, in the same order.
     """
     moments_of = moments_by_chunk(active, job, load)
-    by_schedule = (parallelism.full_moments(job, moments_of) for parallelism in active)
+    parts = expert_parts(active, job)
+    by_schedule = (parallelism.full_moments(job, moments_of, parts) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
+        moments = moments_of(job.held[0])
         held = [
             sum(size for name, size in moment.items() if name not in _gradients_among(active, job, behind_loss=at > 0))
-            for at, moment in enumerate(moments_of(job.held[0]))
+            for at, moment in enumerate(moments)
         ]
+        held.append(before_loss(job, moments[0], parts))
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
 

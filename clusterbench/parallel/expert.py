@@ -156,7 +156,6 @@ class ExpertParallel(Parallelism):
         return None
 
     def parts(self, job: TrainingJob) -> int:
-        """In how many parts a micro-batch goes through the experts."""
         return 2 if self.expert_overlap and job.layout.spreads_experts else 1
 
     def routed_by_place(self) -> Self:

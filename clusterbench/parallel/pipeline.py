@@ -11,6 +11,7 @@ from clusterbench.formulas import schedules
 from clusterbench.formulas.pipeline import layers_by_stage
 from clusterbench.formulas.schedules import SCHEDULES, Full, RankOrder, rank_order
 from clusterbench.job import Chunk, TrainingJob
+from clusterbench.job.layer_end import at_layer_end, before_loss, keeps_input, residual_bytes
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Moments, Parallelism, Slack, Traffic, Twin
@@ -134,7 +135,7 @@ class Pipeline(Parallelism):
 
     def slack(self, job: TrainingJob) -> Iterable[Slack]:
         if SCHEDULES[self.schedule].chunks == 1 and _holds_messages(job):
-            yield Slack(4 * _between(job), "messages under way, which torch holds until the next ones")
+            yield Slack(4 * residual_bytes(job), "messages under way, which torch holds until the next ones")
 
     def part(self, job: TrainingJob, pp_rank: int) -> TrainingJob:
         chunks = self.held(job.shape.num_layers, job.layout.pp, pp_rank)
@@ -163,10 +164,10 @@ class Pipeline(Parallelism):
     def sums(self, name: str, job: TrainingJob) -> tuple[str, ...]:
         return ("ends",) if name == "embedding.weight" and job.shape.tied_embeddings else ()
 
-    def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> list[float]:
+    def full_moments(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments], parts: int) -> list[float]:
         """Bytes whenever the schedule may hold most: what micro-batches in flight keep, and one of them in backward."""
         full = []
-        inputs, held = self.kept_inputs(job, moments_of), self.beside(job, moments_of)
+        inputs, held = self.kept_inputs(job, moments_of), self.beside(job, moments_of, parts)
 
         def beside(at: Full) -> float:
             return inputs + held(at)
@@ -175,8 +176,8 @@ class Pipeline(Parallelism):
             chunk = next(chunk for chunk in job.held if chunk.stage == at.stage)
             forward, *backward = moments_of(chunk)
             if at.kind == "F":
-                before_loss = _before_loss(job, forward) if chunk.last else 0.0
-                most = sum(forward.values()), self._gathering(job, at, forward), before_loss
+                at_end = before_loss(job, forward, parts) + self._logits_before(at, forward) if chunk.last else 0.0
+                most = sum(forward.values()), self._gathering(job, at, forward), at_end
                 full += [beside(at) + held_bytes for held_bytes in most]
                 continue
             kept = sum(forward.values()) - sum(forward.get(name, 0.0) for name in WHILE_THE_LOSS)
@@ -185,37 +186,44 @@ class Pipeline(Parallelism):
         return full
 
     def _gathering(self, job: TrainingJob, at: Full, forward: Mapping[str, float]) -> float:
-        """Bytes while a head that is cut over tp gathers all logits, beside those of the micro-batch before.
-
-        torch's 1F1B lets go of an output when it has the next one, though its backward is through.
-        """
-        logits, is_through = forward.get("loss.logits", 0.0), at.begun[at.stage] > at.in_flight[at.stage]
-        if self.schedule != "1f1b" or "loss.shifted" in forward or not (is_through and job.layout.uses("tp")):
+        """Bytes while a head that is cut over tp gathers all logits, beside those of the micro-batch before."""
+        logits = self._logits_before(at, forward)
+        if "loss.shifted" in forward or not (logits and job.layout.uses("tp")):
             return 0.0
         held = sum(size for name, size in forward.items() if not name.startswith("loss."))
         return held + logits * (2 + 1 / job.layout.tp)
+
+    def _logits_before(self, at: Full, forward: Mapping[str, float]) -> float:
+        """Bytes of those of the micro-batch before.
+
+        torch's 1F1B lets go of an output when it has the next one, though its backward is through.
+        """
+        is_through = at.begun[at.stage] > at.in_flight[at.stage]
+        return forward.get("loss.logits", 0.0) if self.schedule == "1f1b" and is_through else 0.0
 
     def order(self, job: TrainingJob) -> RankOrder:
         """What a rank computes; of naive, which finishes each micro-batch before the next, no more than two."""
         number = min(2, job.gradient_accumulation_steps)
         return job.order or rank_order("naive", job.layout.pp, number, 1, job.pp_rank)
 
-    def beside(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> Callable[[Full], float]:
+    def beside(
+        self, job: TrainingJob, moments_of: Callable[[Chunk], Moments], parts: int, messages: bool = False
+    ) -> Callable[[Full], float]:
         """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
 
         Without what was received, too: torch makes a buffer for the input of each micro-batch when it prepares a stage,
         and they stay. Its schedules of several chunks wait for what they have sent when the step is over, and Gloo
         holds all outputs until then.
         """
-        message, holds_sent = _between(job), self._holds_sent(job)
+        message, holds_sent = residual_bytes(job), self._holds_sent(job)
         kept, grows, sent, ending = {}, {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum([size for name, size in forward.items() if name not in WHILE_THE_LOSS])
-            received = 0 if chunk.first or not _keeps_input(forward, job) else message
+            received = 0 if chunk.first or not keeps_input(forward, job) else message
             grows[chunk.stage] = kept[chunk.stage] - received
             sent[chunk.stage] = 0 if chunk.last else message
-            ending[chunk.stage] = _ending(job, chunk, forward)
+            ending[chunk.stage] = _ending(job, chunk, forward, parts, messages)
 
         def held(at: Full) -> float:
             outputs = at.begun if holds_sent else at.in_flight
@@ -241,20 +249,20 @@ class Pipeline(Parallelism):
         if not self._holds_sent(job):
             return 0.0
         messages = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
-        return float(messages * _between(job))
+        return float(messages * residual_bytes(job))
 
     def _holds_sent(self, job: TrainingJob) -> bool:
         return SCHEDULES[self.schedule].chunks > 1 and _holds_messages(job)
 
     def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
         """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""
-        keeping = [chunk for chunk in job.held if not chunk.first and _keeps_input(moments_of(chunk)[0], job)]
-        return float(len(keeping) * self._at_once(job) * _between(job))
+        keeping = [chunk for chunk in job.held if not chunk.first and keeps_input(moments_of(chunk)[0], job)]
+        return float(len(keeping) * self._at_once(job) * residual_bytes(job))
 
     def buffers(self, job: TrainingJob) -> float:
         """Bytes of the buffers that torch makes for inputs of micro-batches and for gradients of what is sent on."""
         messages = sum((not chunk.first) + (not chunk.last) for chunk in job.held)
-        return float(messages * self._at_once(job) * _between(job))
+        return float(messages * self._at_once(job) * residual_bytes(job))
 
     def _at_once(self, job: TrainingJob) -> int:
         return job.order.num_microbatches if job.order else 1
@@ -268,7 +276,7 @@ class Pipeline(Parallelism):
             ("recv", "forward_pp", sent.activations_received),
             ("recv", "backward_pp", sent.gradients_received),
         ):
-            yield Traffic("pp", op, calls, calls * _between(job), during=during)
+            yield Traffic("pp", op, calls, calls * residual_bytes(job), during=during)
 
     def phases(self, layout: ParallelLayout, each: str) -> Iterable[PhaseWords]:
         when = f"once for {each}; stages work on different micro-batches at the same time"
@@ -321,60 +329,13 @@ class Pipeline(Parallelism):
         assembly.stages, assembly.forward_backward = stages, stages.forward_backward
 
 
-def _keeps_input(held: Mapping[str, float], job: TrainingJob) -> bool:
-    """Whether what a stage receives is kept for backward as it came: a norm on a CPU keeps 16 bit as 32."""
-    return "layer.inputs" in held or job.device == "cuda" or job.compute_bytes >= 4
-
-
-def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float]) -> float:
-    """Bytes that live beside what is kept and sent, when the last layer of a stage without a head comes to its end.
-
-    None where the layer is computed again: that takes more, later, but for what +sp cuts behind the last product.
-    """
+def _ending(job: TrainingJob, chunk: Chunk, held: Mapping[str, float], parts: int, messages: bool) -> float:
+    """Bytes that live beside what is kept and sent, when the last layer of a stage without a head comes to its end."""
     if chunk.last:
         return 0.0
-    if _cuts_last_product(job, held):  # the output, which counts as sent, is not there yet
-        return _cut_product(job) - _between(job)
-    if "layer.inputs" in held:
-        return 0.0
-    # The stream at the layer's start and in its middle, where norms keep them in another precision; what was received
-    # is in a buffer, and what a look-up summed over tp is a message.
-    is_made = len(chunk.layers) > 1 or (chunk.first and not job.layout.uses("tp"))
-    streams = 0 if _keeps_input(held, job) else 1 + is_made
-    if job.shape.has_experts:  # the rows that experts made, the same with their weights, and what shared ones made
-        products = 2 * job.shape.experts_per_token + bool(job.shape.num_shared_experts)
-    elif job.layout.sp:  # the partial sums of all tokens, once more as they are cut
-        products = 2 * job.layout.tp
-    else:  # what is summed over tp is a message
-        products = 0 if job.layout.uses("tp") else 1
-    return float((streams + products) * _between(job))
-
-
-def _before_loss(job: TrainingJob, held: Mapping[str, float]) -> float:
-    """Bytes when the last layer of all comes to its end, of which a loss over few logits needs less."""
-    if not _cuts_last_product(job, held):
-        return 0.0
-    of_layers = sum(size for name, size in held.items() if name.startswith("layer."))
-    return of_layers + _cut_product(job)
-
-
-def _cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
-    """Whether +sp cuts the last product of a layer that is computed again, which then takes most.
-
-    Where only inputs are kept, a CPU needs more to compute the layer again.
-    """
-    is_again = "layer.inputs" in held and ("layer.feed_forward.gate" in held or job.device == "cuda")
-    return is_again and job.layout.sp and not job.shape.has_experts
-
-
-def _cut_product(job: TrainingJob) -> float:
-    """Bytes beside what is kept while +sp cuts the last product of a layer.
-
-    What the product is of, its result and that as it is cut, the stream in the layer's middle and what a norm made of
-    it, and where sequences are several that as it was gathered and put in order.
-    """
-    of_product = job.local_tokens * job.shape.ffn_hidden_size // job.layout.tp * job.compute_bytes
-    return float(of_product + ((2 + (job.micro_batch_size > 1)) * job.layout.tp + 2) * _between(job))
+    # What was received is in a buffer, and what a look-up summed over tp is a message.
+    makes_input = len(chunk.layers) > 1 or (chunk.first and not job.layout.uses("tp"))
+    return at_layer_end(job, held, makes_input, parts, messages) - residual_bytes(job)
 
 
 def _holds_messages(job: TrainingJob) -> bool:
@@ -383,11 +344,6 @@ def _holds_messages(job: TrainingJob) -> bool:
     As seen of torch 2.11 with NCCL 2.28 on an H200: ``batch_isend_irecv`` lets go of what it sent at once.
     """
     return job.device == "cpu"
-
-
-def _between(job: TrainingJob) -> int:
-    """Bytes of what passes between two stages: the residual stream of one micro-batch."""
-    return job.residual_tokens * job.shape.hidden_size * job.compute_bytes
 
 
 @cache  # a plan asks again for every rank and figure

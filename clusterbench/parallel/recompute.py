@@ -34,6 +34,9 @@ KEPT_BY_SELECTIVE = frozenset(
     )
 )
 
+ROWS = f"layer.{RESULT}{SENT}rows"
+"""Rows as they came to their experts, and as they came back."""
+
 EXCHANGED = "layer.attention.output_of_heads"
 """Is among the activations where attention has other heads and tokens than what is around it: with Ulysses."""
 
@@ -121,6 +124,11 @@ class Recompute(Parallelism):
             given = ("layer.products", f"layer.{RESULT}{SENT}sums")
             used_up = [name for name in last if name in given or (RESULT in name and SENT not in name)]
             last |= {name: last[name] - last[name] / job.num_layers for name in used_up}
+            rows = residual * job.shape.experts_per_token
+            if ROWS in last and _has_one_expert(job):  # those that its expert made are gone: they were sent
+                last["again.experts"] -= rows
+            elif ROWS in last:  # as they came there they are put in order
+                last[ROWS] -= rows
         if EXCHANGED in held:
             last.update(self._exchanged(held, kept, job))
         return kept | outside, last
@@ -129,6 +137,8 @@ class Recompute(Parallelism):
         """What selective recomputation keeps: the results of products, attention and collectives."""
         kept = {name: size for name, size in held.items() if name in KEPT_BY_SELECTIVE}
         kept |= {f"layer.{name}": size for name, size in held.items() if name.startswith(RESULT)}
+        if job.layout.spreads_experts and _has_one_expert(job):  # sent back as they are made, and kept as they came
+            del kept["layer.experts.output"]
         if EXCHANGED in held:  # as they were projected: each rank gets a head, if there are fewer
             heads = max(1, job.shape.num_kv_heads // job.layout.tp) * job.num_layers
             projected = float(job.local_tokens * heads * job.shape.head_dim * job.compute_bytes)
@@ -150,7 +160,7 @@ class Recompute(Parallelism):
         """
         if job.layout.sp:
             yield from GATHERED[: 1 if job.shape.has_experts else 2]
-        if job.layout.ep == job.shape.num_experts > 1:  # rows of one expert keep their order
+        if _has_one_expert(job):
             yield "layer.experts.input"
 
     def _exchanged(
@@ -195,6 +205,11 @@ class Recompute(Parallelism):
             options["context_fn"] = selective_contexts
         for layer in assembly.layers():
             layer.forward = _checkpointed(layer.forward, options)  # type: ignore[method-assign]
+
+
+def _has_one_expert(job: TrainingJob) -> bool:
+    """Whether each rank of ep has a single expert, whose rows keep their order."""
+    return job.layout.ep == job.shape.num_experts > 1
 
 
 def _checkpointed(forward: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
