@@ -187,7 +187,7 @@ def drawn_suite(
     So many in a row are ``alike``: they compute the same, as far as there are layouts that can.
     """
     rng, layouts = random.Random(seed), sorted(layouts_on(num_ranks), key=_place)
-    steps = list[Setting]()
+    steps, known = list[Setting](), set[str]()
     with TemporaryDirectory() as folder:
         while len(steps) < count:
             kind = rng.choice(KINDS_OF_STEPS)
@@ -195,7 +195,9 @@ def drawn_suite(
             for _ in range(TRIES):
                 step = drawn_step(rng, rng.choice(layouts), compiled, kind)
                 step = like(first, step) if first else step
-                if planned(step, num_ranks, Path(folder) / "suite.yaml", device):
+                cases = planned(step, num_ranks, Path(folder) / "suite.yaml", device)
+                if cases and known.isdisjoint(cases):
+                    known |= cases
                     steps.append(step | ({"settle": False} if device == "cuda" else {}))
                     break
     return {"suite": f"random_steps_{num_ranks}_{seed}", "benchmarks": steps}

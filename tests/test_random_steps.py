@@ -41,6 +41,13 @@ def test_of_steps_that_are_alike_so_many_in_a_row_compute_the_same() -> None:
     assert not ALTERING & {"layouts", "schedule", "warmup", "recompute"}
 
 
+def test_no_step_is_drawn_twice(tmp_path: Path) -> None:
+    """Two of one family drew the same layout and options, and a plan takes no case twice."""
+    (tmp_path / "steps.yaml").write_text(yaml.safe_dump(drawn_suite(2, 60, 8102, compiled=0.0, alike=5)))
+    plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, 2, "cpu"))
+    assert (len(plan.cases), plan.refusals) == (60, ())
+
+
 def test_steps_for_a_gpu_are_planned_for_ranks_that_share_it(tmp_path: Path) -> None:
     (tmp_path / "steps.yaml").write_text(yaml.safe_dump(drawn_suite(4, 6, 7, device="cuda"), sort_keys=False))
     plan = clusterbench.plan(tmp_path / "steps.yaml", clusterbench.Cluster(1, 4, "cuda", ranks_per_gpu=4))
