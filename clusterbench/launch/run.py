@@ -48,7 +48,8 @@ from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
 from clusterbench.run_folder.attempts import WITHOUT_MACHINE
-from clusterbench.run_folder.lock import FolderHeld, Lock
+from clusterbench.run_folder.lock import FolderHeld, IsGone, Lock
+from clusterbench.run_folder.process import Process
 from clusterbench.run_folder.rounds import so_far, spent_s
 from clusterbench.suite import Suite, load_suite
 from clusterbench.terminal import tell
@@ -501,10 +502,10 @@ def _rates(path: Path, plan: Plan, allocation: Allocation) -> bytes:
     return path.read_bytes()
 
 
-def lock_of(folder: Path, options: RunOptions) -> Lock:
+def lock_of(folder: Path, options: RunOptions, is_gone: IsGone = Process.is_gone) -> Lock:
     """The right to write into ``folder``, which is said to wait for."""
     run = options.fingerprint or secrets.token_hex(8)
-    return Lock.take(folder, run, options.take_over, tell)
+    return Lock.take(folder, run, options.take_over, tell, is_gone)
 
 
 def _say_why() -> None:
