@@ -231,16 +231,16 @@ class Conductor:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
             heard = self.agents.heard()
-            blame = self._note_lost(without, heard, recorded)
+            blame = self._note_lost(heard, recorded)
             why = " or ".join(sorted(set(without.values())))
             lost = self.agents.lost_hosts
             were, whose = ("was", "its agent") if len(lost) == 1 else ("were", "each of their agents")
             own = own_link(heard) if blame == "link" else ""
             raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}{own}")
 
-    def _note_lost(self, without: Mapping[int, str], heard: Heard, recorded: Sequence[str]) -> Blame:
+    def _note_lost(self, heard: Heard, recorded: Sequence[str]) -> Blame:
         """Notes the hosts that went away while a case ran that does not use them, and what that speaks against."""
-        gone = {member.host: without[member.agent] for member in self.agents.members if member.agent in without}
+        gone = self.agents.losses
         blame = blame_of_loss(gone.values(), gone, heard)
         unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
         if unsaid and blame == "link" and heard.links_down:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from clusterbench.engine.telemetry import GpuSample
-from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
+from clusterbench.launch.control import CLOSED, SAID_NOTHING, STOOD_STILL, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     LostAgent,
@@ -234,7 +234,8 @@ def _lost_agents(
     """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more.
 
     Where none speaks any more but the head's own host, that one is named if its link is down. Otherwise, of several
-    that fall silent none is named: the link of the head's own is the likelier cause.
+    that fall silent none is named: the link of the head's own is the likelier cause. A head that stood still was left
+    by the others, and is named itself.
     """
     lost = [member for member in members if member.agent in why]
     ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
@@ -245,6 +246,9 @@ def _lost_agents(
         f"{name_ranks(ranks)} ({listed('host', hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
         f"{' or '.join(sorted(set(why.values())))}"
     )
+    if own_fault := next((each for each in why.values() if each.startswith(STOOD_STILL)), None):
+        left = f"the agent of the head (host {heard.own}) {own_fault}"
+        return Trouble("failed", left, phase, host=heard.own, blame="process")
     blame = blame_of_loss(why.values(), hosts, heard)
     if blame == "link" and (own := own_link(heard)):
         return Trouble("failed", reason + own, phase, host=heard.own if heard.links_down else "", blame=blame)

@@ -106,6 +106,10 @@ class ScriptedAgents:
         self.waiting = deque()
         self.orders = []
 
+    @property
+    def losses(self):
+        return {member.host: self.lost[member.agent] for member in self.members if member.agent in self.lost}
+
     def heard(self):
         speaking = {member.host for member in self.present} - self.silent_hosts
         return Heard("a", speaking, len({member.host for member in self.members}), self.links_down)
