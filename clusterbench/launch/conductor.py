@@ -416,7 +416,7 @@ class Conductor:
         if self.store_host is None:
             return StorePlace(file=str(Path(self._scratch.name) / f"store-{self._start}"))
         self.agents.order_head(OpenStore(case.environment, self.store_host))
-        for event in self._events.until(deadline.at_s):
+        for event in self._events.until(deadline):
             match event:
                 case StoreOpen():
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
@@ -439,7 +439,7 @@ class Conductor:
             return
         self.agents.order(End(start, kill))
         ended = 0
-        for event in self._events.until(time.monotonic() + SECONDS_TO_END):
+        for event in self._events.until(Deadline.after(SECONDS_TO_END)):
             if isinstance(event, Ended) and event.start == start:
                 ended += 1
                 self._events.meanwhile(partial(self._keep_logs, event.logs))
@@ -462,7 +462,7 @@ class Conductor:
         self.agents.is_stuck, self.agents.all_answer = True, False
         self.agents.order_mpi(ranks, EndMpi())
         stuck: list[bool] = []
-        for event in self._events.until(time.monotonic() + SECONDS_TO_ANSWER):
+        for event in self._events.until(Deadline.after(SECONDS_TO_ANSWER)):
             if isinstance(event, MpiEnded):
                 stuck.append(event.is_stuck)
             if len(stuck) == len(ranks):

@@ -59,6 +59,11 @@ class Deadline:
     at_s: float
     limit_s: float
 
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """So many seconds from now."""
+        return cls(time.monotonic() + seconds, seconds)
+
     def postpone(self, seconds: float) -> None:
         """For what held up this process, and was no rank's fault."""
         self.at_s += seconds
@@ -113,14 +118,21 @@ class Events:
     _ras: list[RasTold] = field(default_factory=list, init=False)
     _gave_sign: float = field(default=0.0, init=False)
 
-    def until(self, at_s: float) -> Iterator[Event]:
-        """Events one by one. What is left when the caller stops comes first at the next call."""
-        while (left_s := at_s - time.monotonic()) > 0:
+    def until(self, deadline: Deadline) -> Iterator[Event]:
+        """Events one by one. What is left when the caller stops comes first at the next call.
+
+        Time in which this process stood still, as one that is stopped (SIGSTOP), is no part of the deadline's: ranks
+        waited for it, or what they said is still to be heard.
+        """
+        while (left_s := deadline.left_s) > 0:
             if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
                 self._gave_sign = time.monotonic()
                 self.run.give_sign()
             if not self._unheard:  # a look costs as much for one event as for a thousand
-                self._unheard.extend(self.agents.events(min(left_s, 0.5)))
+                wait_s, began = min(left_s, 0.5), time.monotonic()
+                self._unheard.extend(self.agents.events(wait_s))
+                if (stood_still_s := time.monotonic() - began - wait_s) > SECONDS_BETWEEN_SIGNS:
+                    deadline.postpone(stood_still_s)
             if self._unheard:
                 event = self._unheard.popleft()
                 if isinstance(event, GpusSampled):
@@ -165,7 +177,7 @@ class Events:
     def of_all_ranks(self, kind: type[Stage], stage: str, case: Case, deadline: Deadline) -> list[Stage]:
         """Every rank's message of ``stage``, in rank order; a Trouble as soon as one cannot come."""
         heard: dict[int, Stage] = {}
-        for event in self.until(deadline.at_s):
+        for event in self.until(deadline):
             if isinstance(event, kind) and event.stage == stage:
                 heard[event.rank] = event
                 if len(heard) == case.world_size:
@@ -181,7 +193,7 @@ class Events:
         bad: list[BadEvent] = [first]
         ranks = {getattr(first, "rank", None)}
         wait_s = SECONDS_FOR_THE_CULPRIT if is_victim(first) else SECONDS_FOR_THE_OTHERS
-        for event in self.until(time.monotonic() + wait_s):
+        for event in self.until(Deadline.after(wait_s)):
             if isinstance(event, BadEvent) and self.concerns(event, case):
                 bad.append(event)
                 ranks.add(getattr(event, "rank", None))
@@ -219,7 +231,7 @@ class Events:
 
     def _losses_in_sight(self, case: Case) -> list[LostAgent]:
         """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
-        for event in self.until(time.monotonic() + self.agents.silence_s):
+        for event in self.until(Deadline.after(self.agents.silence_s)):
             if isinstance(event, LostAgent) and self.concerns(event, case):
                 return [event]
             if not self.agents.misses_a_sign():
@@ -262,7 +274,7 @@ class Events:
 
         It may have come while the ranks were inspected.
         """
-        events = self.until(time.monotonic() + SECONDS_FOR_RAS)
+        events = self.until(Deadline.after(SECONDS_FOR_RAS))
         while len(self._ras) < asked and all(told.stall is None for told in self._ras):
             if next(events, None) is None:
                 break
@@ -278,7 +290,7 @@ class Events:
         waited_for = {member.agent: member for member in taking_part(asked, case.world_size)}
         seen = _Seen(silent=list(waited_for.values()))
         answers = 0
-        for event in self.until(time.monotonic() + patience_s) if waited_for else ():
+        for event in self.until(Deadline.after(patience_s)) if waited_for else ():
             if isinstance(event, Inspected):
                 answers += 1
                 seen.places |= {place.rank: place for place in event.ranks}

@@ -756,6 +756,26 @@ def test_agents_are_heard_while_the_disk_stalls_which_is_no_fault_of_the_case(tm
     assert [outcome.status for outcome in run.outcomes()] == ["ok"]
 
 
+@pytest.mark.parametrize("phase", ["case", "check", "time"])
+def test_a_head_that_stood_still_finds_what_came_meanwhile_and_takes_no_time_from_the_case(tmp_path, phase):
+    """As one that was stopped for longer than the case may take, however far that was."""
+
+    class Stopped(ScriptedAgents):
+        def events(self, timeout_s):
+            if self.orders[-1] == phase and not self.has_stopped:
+                self.has_stopped = True
+                CLOCK.now_s += 30.0
+                return []
+            return super().events(timeout_s)
+
+    agents = Stopped(**HEALTHY)
+    agents.has_stopped = False
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
+    Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
+    assert agents.has_stopped
+    assert [outcome.status for outcome in run.outcomes()] == ["ok"]
+
+
 def test_an_interruption_waits_for_what_is_being_written_and_is_raised_then(tmp_path):
     class Interrupting(ScriptedAgents):
         is_writing = False
