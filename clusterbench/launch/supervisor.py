@@ -42,6 +42,7 @@ from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
 from clusterbench.launch.spawner import die_with
 from clusterbench.launchers import host_that_ended_first
 from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder, default_path
+from clusterbench.run_folder.attempts import unrecorded
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import IsGone, sign_of_life
 from clusterbench.run_folder.process import ENDED, RUNNING, Process
@@ -298,7 +299,8 @@ def _is_over(options: RunOptions, folder: Path) -> bool:
     directory = RunFolder.open(folder)
     out_of_time = options.time_limit_s is not None and time.monotonic() >= options.began + options.time_limit_s - 1
     plan, outcomes = directory.plan(), directory.outcomes()
-    return out_of_time or not (left_to_do(plan, outcomes) or again(plan, outcomes))
+    lacking = unrecorded(plan, outcomes, directory.observations())
+    return out_of_time or not (left_to_do(plan, outcomes, lacking) or again(plan, outcomes))
 
 
 def _num_outcomes(folder: Path) -> int:
