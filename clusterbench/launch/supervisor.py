@@ -56,6 +56,8 @@ SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
 SECONDS_UNHEARD = 30.0
 """In which a run got further, and its launcher passed on no word of it."""
+MOST_IN_VAIN = 2
+"""Starts of the launcher one after the other that bring no outcome and lose no host."""
 SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
 SECONDS_TO_END = 5.0
@@ -132,6 +134,7 @@ def _supervise(
     folder = writer.folder
     supervised = _Supervised(launch, interruption)
     notes = _Notes(dict.fromkeys(places.spares, "was not needed"))
+    in_vain = 0
     while True:
         before, hosts = _num_outcomes(folder), places.hosts
         with _nothing_left_behind():
@@ -164,8 +167,8 @@ def _supervise(
         elif named:
             _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}", "process")
         notes.write(writer)
-        stuck = _num_outcomes(folder) == before and not loss.lost
-        if stuck or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
+        in_vain = in_vain + 1 if _num_outcomes(folder) == before and not loss.lost else 0
+        if in_vain == MOST_IN_VAIN or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
         places = loss.left
 

@@ -99,6 +99,21 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
 
+def test_a_head_that_is_killed_before_anything_was_measured_is_started_again_once(launcher, tmp_path, capfd):
+    """A case may take an hour, and whoever killed the head in the first one is no reason to measure none."""
+    starts = tmp_path / "starts"
+    begun = f"until grep -qs checked {tmp_path}/run/alive; do sleep 0.1; done"
+    options = launcher(
+        f"echo >> {starts}; if [ $(wc -l < {starts}) = 1 ]; then",
+        f'"$@" & pid=$!; {begun}; kill -9 $pid; wait $pid; exit 9; fi',
+        'exec "$@"',
+    )
+    (tmp_path / "s.yaml").write_text(LONG.replace("[0.01, 1.0]", "[1.0]"))
+    assert supervise(COMMAND, options) == 0
+    assert "clusterbench: the launcher ended with 9; all hosts answer (a, b)" in capfd.readouterr().err
+    assert statuses(tmp_path / "run") == ["ok"]
+
+
 MPICH = "=   PID 33 RUNNING AT b"
 OPEN_MPI = "prterun noticed that process rank 1 with PID 7 on node b exited on signal 9 (Killed)."
 
@@ -243,10 +258,15 @@ def test_what_a_launcher_leaves_behind_is_ended(launcher, tmp_path):
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
-    options = launcher(f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
+    options = launcher(
+        'case "$*" in *"can be started"*) exec "$@";; esac',  # it is only asked whether a host answers
+        f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 3; fi; "$@" --time-limit 1s; exit 3',
+    )
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
     assert supervise(COMMAND, options) == 1
-    assert "INCOMPLETE" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "INCOMPLETE" in said
+    assert said.count("the launcher ended with 3") == 2
 
 
 def test_a_launcher_that_never_begins_is_an_error(launcher):
