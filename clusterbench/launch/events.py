@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -15,7 +16,17 @@ from typing import Any, TypeVar
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.host_facts import mapping
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
-from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named, with_ras
+from clusterbench.launch.culprit import (
+    BadEvent,
+    Trouble,
+    gpus_in_words,
+    halted,
+    is_victim,
+    late,
+    late_by_silence,
+    named,
+    with_ras,
+)
 from clusterbench.launch.members import Member, taking_part
 from clusterbench.launch.messages import (
     AskRas,
@@ -177,7 +188,8 @@ class Events:
     def of_all_ranks(self, kind: type[Stage], stage: str, case: Case, deadline: Deadline) -> list[Stage]:
         """Every rank's message of ``stage``, in rank order; a Trouble as soon as one cannot come."""
         heard: dict[int, Stage] = {}
-        for event in self.until(deadline):
+        silent: list[Member] = []
+        for event in chain(self.until(deadline), self._until_back(case, silent)):
             if isinstance(event, kind) and event.stage == stage:
                 heard[event.rank] = event
                 if len(heard) == case.world_size:
@@ -186,7 +198,26 @@ class Events:
                 continue
             elif isinstance(event, BadEvent) and self.concerns(event, case):
                 raise self.culprit(event, case)
-        raise self._late(case, deadline.limit_s)
+        raise self._late(case, deadline.limit_s, silent)
+
+    def _until_back(self, case: Case, silent: list[Member]) -> Iterator[Event]:
+        """Events when a deadline is over, while an agent with ranks in the case gives no sign and for a moment after.
+
+        What its ranks did meanwhile may be all that is missing. ``silent`` gets the agents that were waited for.
+        """
+        waited = Deadline.after(self.agents.silence_s)
+        silent += self._silent(case)
+        while self._silent(case) and waited.left_s:
+            yield from self.until(Deadline.after(min(SECONDS_FOR_THE_CULPRIT, waited.left_s)))
+        if silent:
+            yield from self.until(Deadline.after(SECONDS_FOR_THE_CULPRIT))
+
+    def _silent(self, case: Case) -> list[Member]:
+        """The agents with ranks in a case that give no sign of life; none while these are inside MPI."""
+        if self.inside_mpi:
+            return []
+        speaking = self.agents.heard().hosts
+        return [member for member in taking_part(self.agents.present, case.world_size) if member.host not in speaking]
 
     def culprit(self, first: BadEvent, case: Case) -> Trouble:
         """Hears the other ranks for a moment and names the one the trouble began with."""
@@ -238,8 +269,8 @@ class Events:
                 break
         return []
 
-    def _late(self, case: Case, limit_s: float) -> Trouble:
-        """What a case came to whose time is over.
+    def _late(self, case: Case, limit_s: float, silent: Sequence[Member]) -> Trouble:
+        """What a case came to whose time is over, as agents were ``silent`` that are heard again by now.
 
         An agent that says nothing is waited for until it answers or is lost: the other ranks wait for its ranks, and
         none of them may be named before that is certain.
@@ -250,6 +281,8 @@ class Events:
         if seen.lost or seen.exited:
             return self._named([*seen.lost, *seen.exited], seen.places, case)
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
+        if silent and not seen.silent and not halted(seen.places):  # ranks go on by now: who is last is not to blame
+            return late_by_silence(limit_s, seen.places, silent)
         trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, self._gpus())
         if trouble.blame == "unknown" and self.lost_store:
             return self._named([self.lost_store], seen.places, case)
