@@ -202,6 +202,23 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     assert run("--resume", folder).returncode == 0
 
 
+def test_a_case_whose_record_is_damaged_is_measured_again(suite, tmp_path):
+    """The line of the first case is cut, and in that of the second two bytes are others."""
+    folder = tmp_path / "run"
+    assert run(suite(sleep_s="[0.01, 0.02]"), "--out", folder).returncode == 0
+    first, second, *others = (folder / "observations.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = b"".join([first[:90], b"\n", second[:40], b"\xff\x00", second[42:], *others])
+    (folder / "observations.jsonl").write_bytes(damaged)
+    resumed = run("--resume", folder)
+    assert f"{folder}: 2 cases to run on 3 ranks" in resumed.stderr, resumed.stderr
+    assert (
+        "2 of them ended well, but their records in observations.jsonl are missing or damaged: they are measured again"
+    ) in resumed.stderr
+    assert statuses(folder) == ["ok"] * 7
+    assert re.search(r"^measured +\w+ +5 of 5 cases", resumed.stderr, re.MULTILINE), resumed.stderr
+    assert "nothing is left to run on 3 ranks" in run("--resume", folder).stderr
+
+
 def test_a_list_is_run_again_for_a_time_and_a_resumed_run_goes_on_where_it_was(suite, tmp_path):
     path, folder = suite(sleep_s="[0.02]"), tmp_path / "run"
     path.write_text(f"for: 9s\n{path.read_text()}")

@@ -10,7 +10,16 @@ from typing import Protocol
 
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agent import Agent
-from clusterbench.launch.control import CLOSED, HEAD, SAID_NOTHING, HeadPlane, MemberPlane, MpiPlane
+from clusterbench.launch.control import (
+    CLOSED,
+    HEAD,
+    SAID_NOTHING,
+    STOOD_STILL,
+    TOOK_NOTHING,
+    HeadPlane,
+    MemberPlane,
+    MpiPlane,
+)
 from clusterbench.launch.culprit import Heard
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
@@ -78,16 +87,23 @@ class Silence:
     def __init__(self, others: Iterable[int]) -> None:
         self._looked = time.monotonic()
         self._now = 0.0
+        self._gap_s, self._gap_ended = 0.0, 0.0
         self._heard_at = dict.fromkeys(others, 0.0)  # in order: a look at a thousand others costs no more than at ten
 
     def heard(self, others: Iterable[int]) -> None:
         """Counts the time since the last look, for all but those who said something."""
         now = time.monotonic()
-        passed, self._looked = min(now - self._looked, SECONDS_BETWEEN_SIGNS), now
-        self._now += passed
+        gap_s, self._looked = now - self._looked, now
+        self._now += min(gap_s, SECONDS_BETWEEN_SIGNS)
+        if gap_s > SECONDS_BETWEEN_SIGNS:
+            self._gap_s, self._gap_ended = gap_s, self._now
         for other in others:
             self._heard_at.pop(other, None)
             self._heard_at[other] = self._now
+
+    def stood_still_s(self) -> float:
+        """How long this process itself did not look, until a moment ago; 0 if it has looked all the time."""
+        return self._gap_s if self._now - self._gap_ended < SECONDS_BETWEEN_SIGNS else 0.0
 
     def longer_than(self, seconds: float) -> list[int]:
         """Who has been silent for longer, the longest first."""
@@ -158,9 +174,15 @@ class Agents:
         return tuple(dict.fromkeys(member.host for member in self.members))
 
     @property
-    def lost_hosts(self) -> tuple[str, ...]:
+    def losses(self) -> dict[str, str]:
+        """Why each host is lost: its agent is gone or can do no more, or it is the head's own, which others left."""
         without = self.lost | self.disabled
-        return tuple(dict.fromkeys(member.host for member in self.members if member.agent in without))
+        gone = {member: without[member.agent] for member in self.members if member.agent in without}
+        return {self._agent.host if why.startswith(STOOD_STILL) else member.host: why for member, why in gone.items()}
+
+    @property
+    def lost_hosts(self) -> tuple[str, ...]:
+        return tuple(self.losses)
 
     @property
     def leaving(self) -> Leaving:
@@ -293,6 +315,10 @@ class Agents:
         new = {agent: why for agent, why in gone.items() if agent not in self.lost}
         if not new:
             return []
+        stood_still_s = self._silence.stood_still_s()
+        if stood_still_s > self._silence_s - 2 * SECONDS_BETWEEN_SIGNS:  # they heard nothing for a little longer
+            own = f"{STOOD_STILL}{stood_still_s:.0f} s, and the other agents took it for lost"
+            new = {agent: own if why.startswith((CLOSED, TOOK_NOTHING)) else why for agent, why in new.items()}
         self.lost |= new
         self.present = tuple(member for member in self.members if member.agent not in self.lost)
         return [

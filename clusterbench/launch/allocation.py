@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from clusterbench import own_copy
@@ -21,6 +22,7 @@ from clusterbench.launch.interfaces import Interface, choose_interfaces, interfa
 from clusterbench.launch.members import Member, members_of
 from clusterbench.launch.messages import Hello, Interrupted, MemberEvent, PackageCopy, TellTime, TimeTold
 from clusterbench.launch.shown_gpus import are_new, places_of, together
+from clusterbench.launch.spawner import die_with
 from clusterbench.launchers import without_launchers
 from clusterbench.words import few, listed
 
@@ -309,6 +311,7 @@ def _described(*options: str) -> Mapping[str, Any]:
             text=True,
             timeout=_SECONDS_TO_DESCRIBE,
             check=False,
+            preexec_fn=partial(die_with, os.getpid()),
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(

@@ -231,16 +231,16 @@ class Conductor:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
             heard = self.agents.heard()
-            blame = self._note_lost(without, heard, recorded)
+            blame = self._note_lost(heard, recorded)
             why = " or ".join(sorted(set(without.values())))
             lost = self.agents.lost_hosts
             were, whose = ("was", "its agent") if len(lost) == 1 else ("were", "each of their agents")
             own = own_link(heard) if blame == "link" else ""
             raise LostHosts(f"{listed('host', lost)} {were} lost: {whose} {why}{own}")
 
-    def _note_lost(self, without: Mapping[int, str], heard: Heard, recorded: Sequence[str]) -> Blame:
+    def _note_lost(self, heard: Heard, recorded: Sequence[str]) -> Blame:
         """Notes the hosts that went away while a case ran that does not use them, and what that speaks against."""
-        gone = {member.host: without[member.agent] for member in self.agents.members if member.agent in without}
+        gone = self.agents.losses
         blame = blame_of_loss(gone.values(), gone, heard)
         unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
         if unsaid and blame == "link" and heard.links_down:
@@ -418,7 +418,7 @@ class Conductor:
         if self.store_host is None:
             return StorePlace(file=str(Path(self._scratch.name) / f"store-{self._start}"))
         self.agents.order_head(OpenStore(case.environment, self.store_host))
-        for event in self._events.until(deadline.at_s):
+        for event in self._events.until(deadline):
             match event:
                 case StoreOpen():
                     return StorePlace(host=self.store_host, port=event.port, prefix=secrets.token_hex(16))
@@ -441,7 +441,7 @@ class Conductor:
             return
         self.agents.order(End(start, kill))
         ended = 0
-        for event in self._events.until(time.monotonic() + SECONDS_TO_END):
+        for event in self._events.until(Deadline.after(SECONDS_TO_END)):
             if isinstance(event, Ended) and event.start == start:
                 ended += 1
                 self._events.meanwhile(partial(self._keep_logs, event.logs))
@@ -464,7 +464,7 @@ class Conductor:
         self.agents.is_stuck, self.agents.all_answer = True, False
         self.agents.order_mpi(ranks, EndMpi())
         stuck: list[bool] = []
-        for event in self._events.until(time.monotonic() + SECONDS_TO_ANSWER):
+        for event in self._events.until(Deadline.after(SECONDS_TO_ANSWER)):
             if isinstance(event, MpiEnded):
                 stuck.append(event.is_stuck)
             if len(stuck) == len(ranks):

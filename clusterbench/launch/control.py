@@ -60,6 +60,8 @@ _MOST_STRANGERS = 128
 CLOSED = "closed its connection"
 SAID_NOTHING, TOOK_NOTHING = "said nothing for ", "took no message for "
 """How it begins why an agent is lost: the far end closes a connection, but silence may be the near end's."""
+STOOD_STILL = "stood still for "
+"""How it begins why the head was lost to the others, which left it."""
 EVERY_ADDRESS = ""
 """Of a host, by IPv4 and by IPv6 where it has that."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from clusterbench.engine.telemetry import GpuSample
-from clusterbench.launch.control import CLOSED, SAID_NOTHING, TOOK_NOTHING
+from clusterbench.launch.control import CLOSED, SAID_NOTHING, STOOD_STILL, TOOK_NOTHING
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import (
     LostAgent,
@@ -234,7 +234,8 @@ def _lost_agents(
     """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more.
 
     Where none speaks any more but the head's own host, that one is named if its link is down. Otherwise, of several
-    that fall silent none is named: the link of the head's own is the likelier cause.
+    that fall silent none is named: the link of the head's own is the likelier cause. A head that stood still was left
+    by the others, and is named itself.
     """
     lost = [member for member in members if member.agent in why]
     ranks = [member.first_rank + slot for member in lost for slot in range(len(member.local_ranks))]
@@ -245,6 +246,9 @@ def _lost_agents(
         f"{name_ranks(ranks)} ({listed('host', hosts)}) {'was' if len(ranks) == 1 else 'were'} lost: {whose} there "
         f"{' or '.join(sorted(set(why.values())))}"
     )
+    if own_fault := next((each for each in why.values() if each.startswith(STOOD_STILL)), None):
+        left = f"the agent of the head (host {heard.own}) {own_fault}"
+        return Trouble("failed", left, phase, host=heard.own, blame="process")
     blame = blame_of_loss(why.values(), hosts, heard)
     if blame == "link" and (own := own_link(heard)):
         return Trouble("failed", reason + own, phase, host=heard.own if heard.links_down else "", blame=blame)
@@ -305,13 +309,29 @@ def behind(places: Mapping[int, RankPlace]) -> list[int]:
     Where all of the least advanced only wait, for a collective that ranks of a GPU may have left behind them long ago,
     it is a rank that is stopped or gone, however far it got.
     """
-    halted = [rank for rank, place in sorted(places.items()) if place.state in ("T", "t", "Z", "")]
     least = min(_progress(place) for place in places.values())
     last = [rank for rank, place in sorted(places.items()) if _progress(place) == least]
-    if halted_last := [rank for rank in last if rank in halted]:
+    still = halted(places)
+    if halted_last := [rank for rank in last if rank in still]:
         return halted_last
     elsewhere = [rank for rank in last if not any(_WAITING.search(frame) for frame in places[rank].stack)]
-    return elsewhere or halted or last
+    return elsewhere or still or last
+
+
+def halted(places: Mapping[int, RankPlace]) -> list[int]:
+    """The ranks whose process is stopped, or gone."""
+    return [rank for rank, place in sorted(places.items()) if place.state in ("T", "t", "Z", "")]
+
+
+def late_by_silence(limit_s: float, places: Mapping[int, RankPlace], silent: Sequence[Member]) -> Trouble:
+    """Names the host whose agent gave no sign when a case's time was over, and was heard again before it was lost."""
+    hosts = list(dict.fromkeys(member.host for member in silent))
+    agents = "the agent" if len(hosts) == 1 else "the agents"
+    reason = f"stopped after {limit_s:g} s: {agents} on {listed('host', hosts)} gave no sign then, and came back later"
+    phase = min((place.phase for place in places.values()), key=PHASES.index, default="spawned")
+    if len(hosts) > 1:  # what they share may be at fault, as the head's own link
+        return Trouble("timeout", reason, phase)
+    return Trouble("timeout", reason, phase, silent[0].first_rank, hosts[0], blame="process")
 
 
 def _progress(place: RankPlace) -> tuple[int, int]:

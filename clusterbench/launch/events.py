@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -15,7 +16,17 @@ from typing import Any, TypeVar
 from clusterbench.engine.telemetry import GpuSample
 from clusterbench.host_facts import mapping
 from clusterbench.launch.agents import SECONDS_BETWEEN_SIGNS, Agents
-from clusterbench.launch.culprit import BadEvent, Trouble, gpus_in_words, is_victim, late, named, with_ras
+from clusterbench.launch.culprit import (
+    BadEvent,
+    Trouble,
+    gpus_in_words,
+    halted,
+    is_victim,
+    late,
+    late_by_silence,
+    named,
+    with_ras,
+)
 from clusterbench.launch.members import Member, taking_part
 from clusterbench.launch.messages import (
     AskRas,
@@ -58,6 +69,11 @@ class Deadline:
 
     at_s: float
     limit_s: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """So many seconds from now."""
+        return cls(time.monotonic() + seconds, seconds)
 
     def postpone(self, seconds: float) -> None:
         """For what held up this process, and was no rank's fault."""
@@ -113,14 +129,21 @@ class Events:
     _ras: list[RasTold] = field(default_factory=list, init=False)
     _gave_sign: float = field(default=0.0, init=False)
 
-    def until(self, at_s: float) -> Iterator[Event]:
-        """Events one by one. What is left when the caller stops comes first at the next call."""
-        while (left_s := at_s - time.monotonic()) > 0:
+    def until(self, deadline: Deadline) -> Iterator[Event]:
+        """Events one by one. What is left when the caller stops comes first at the next call.
+
+        Time in which this process stood still, as one that is stopped (SIGSTOP), is no part of the deadline's: ranks
+        waited for it, or what they said is still to be heard.
+        """
+        while (left_s := deadline.left_s) > 0:
             if time.monotonic() - self._gave_sign > SECONDS_BETWEEN_SIGNS:
                 self._gave_sign = time.monotonic()
                 self.run.give_sign()
             if not self._unheard:  # a look costs as much for one event as for a thousand
-                self._unheard.extend(self.agents.events(min(left_s, 0.5)))
+                wait_s, began = min(left_s, 0.5), time.monotonic()
+                self._unheard.extend(self.agents.events(wait_s))
+                if (stood_still_s := time.monotonic() - began - wait_s) > SECONDS_BETWEEN_SIGNS:
+                    deadline.postpone(stood_still_s)
             if self._unheard:
                 event = self._unheard.popleft()
                 if isinstance(event, GpusSampled):
@@ -165,7 +188,8 @@ class Events:
     def of_all_ranks(self, kind: type[Stage], stage: str, case: Case, deadline: Deadline) -> list[Stage]:
         """Every rank's message of ``stage``, in rank order; a Trouble as soon as one cannot come."""
         heard: dict[int, Stage] = {}
-        for event in self.until(deadline.at_s):
+        silent: list[Member] = []
+        for event in chain(self.until(deadline), self._until_back(case, silent)):
             if isinstance(event, kind) and event.stage == stage:
                 heard[event.rank] = event
                 if len(heard) == case.world_size:
@@ -174,14 +198,33 @@ class Events:
                 continue
             elif isinstance(event, BadEvent) and self.concerns(event, case):
                 raise self.culprit(event, case)
-        raise self._late(case, deadline.limit_s)
+        raise self._late(case, deadline.limit_s, silent)
+
+    def _until_back(self, case: Case, silent: list[Member]) -> Iterator[Event]:
+        """Events when a deadline is over, while an agent with ranks in the case gives no sign and for a moment after.
+
+        What its ranks did meanwhile may be all that is missing. ``silent`` gets the agents that were waited for.
+        """
+        waited = Deadline.after(self.agents.silence_s)
+        silent += self._silent(case)
+        while self._silent(case) and waited.left_s:
+            yield from self.until(Deadline.after(min(SECONDS_FOR_THE_CULPRIT, waited.left_s)))
+        if silent:
+            yield from self.until(Deadline.after(SECONDS_FOR_THE_CULPRIT))
+
+    def _silent(self, case: Case) -> list[Member]:
+        """The agents with ranks in a case that give no sign of life; none while these are inside MPI."""
+        if self.inside_mpi:
+            return []
+        speaking = self.agents.heard().hosts
+        return [member for member in taking_part(self.agents.present, case.world_size) if member.host not in speaking]
 
     def culprit(self, first: BadEvent, case: Case) -> Trouble:
         """Hears the other ranks for a moment and names the one the trouble began with."""
         bad: list[BadEvent] = [first]
         ranks = {getattr(first, "rank", None)}
         wait_s = SECONDS_FOR_THE_CULPRIT if is_victim(first) else SECONDS_FOR_THE_OTHERS
-        for event in self.until(time.monotonic() + wait_s):
+        for event in self.until(Deadline.after(wait_s)):
             if isinstance(event, BadEvent) and self.concerns(event, case):
                 bad.append(event)
                 ranks.add(getattr(event, "rank", None))
@@ -219,15 +262,15 @@ class Events:
 
     def _losses_in_sight(self, case: Case) -> list[LostAgent]:
         """Where ranks complain of lost peers and an agent is silent: its loss, once that is certain."""
-        for event in self.until(time.monotonic() + self.agents.silence_s):
+        for event in self.until(Deadline.after(self.agents.silence_s)):
             if isinstance(event, LostAgent) and self.concerns(event, case):
                 return [event]
             if not self.agents.misses_a_sign():
                 break
         return []
 
-    def _late(self, case: Case, limit_s: float) -> Trouble:
-        """What a case came to whose time is over.
+    def _late(self, case: Case, limit_s: float, silent: Sequence[Member]) -> Trouble:
+        """What a case came to whose time is over, as agents were ``silent`` that are heard again by now.
 
         An agent that says nothing is waited for until it answers or is lost: the other ranks wait for its ranks, and
         none of them may be named before that is certain.
@@ -238,6 +281,8 @@ class Events:
         if seen.lost or seen.exited:
             return self._named([*seen.lost, *seen.exited], seen.places, case)
         self.meanwhile(lambda: self._keep_stacks(seen.places.values()))
+        if silent and not seen.silent and not halted(seen.places):  # ranks go on by now: who is last is not to blame
+            return late_by_silence(limit_s, seen.places, silent)
         trouble = late(case, limit_s, seen.places, self.inside_mpi, seen.silent, patience_s, self._gpus())
         if trouble.blame == "unknown" and self.lost_store:
             return self._named([self.lost_store], seen.places, case)
@@ -262,7 +307,7 @@ class Events:
 
         It may have come while the ranks were inspected.
         """
-        events = self.until(time.monotonic() + SECONDS_FOR_RAS)
+        events = self.until(Deadline.after(SECONDS_FOR_RAS))
         while len(self._ras) < asked and all(told.stall is None for told in self._ras):
             if next(events, None) is None:
                 break
@@ -278,7 +323,7 @@ class Events:
         waited_for = {member.agent: member for member in taking_part(asked, case.world_size)}
         seen = _Seen(silent=list(waited_for.values()))
         answers = 0
-        for event in self.until(time.monotonic() + patience_s) if waited_for else ():
+        for event in self.until(Deadline.after(patience_s)) if waited_for else ():
             if isinstance(event, Inspected):
                 answers += 1
                 seen.places |= {place.rank: place for place in event.ranks}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -17,6 +17,8 @@ from clusterbench.types import Case, Outcome, Plan
 MOST_LOSSES = 2
 """Attempts at a case that may each cost a host; after that it is not tried again."""
 
+MOST_RECORDS = 2
+"""Further attempts at a case that ended well, where its record was lost each time; a disk may damage all of them."""
 
 FEWEST_OWN_STEPS, FEWEST_AT_ONCE = 20, 2
 """Steps of which each rank's own work is recorded in all cases and repeats of one benchmark on as many ranks, and in
@@ -32,11 +34,17 @@ class Execution:
     attempt: int
 
 
-def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = False) -> list[Execution]:
+def left_to_do(
+    plan: Plan,
+    outcomes: Sequence[Outcome],
+    unrecorded: Collection[tuple[str, int]] = (),
+    cheapest_first: bool = False,
+) -> list[Execution]:
     """Every repeat of every case that has no outcome yet, repeats interleaved: the whole list, then the list again.
 
-    What ended because a host went away is tried once more. With ``cheapest_first`` a run that is cut short has seen as
-    many cases as it could, and each once before any of them twice.
+    What ended because a host went away is tried once more, and twice what ended well but is ``unrecorded``. With
+    ``cheapest_first`` a run that is cut short has seen as many cases as it could, and each once before any of them
+    twice.
     """
     tried = Counter((outcome.hash, outcome.repeat) for outcome in outcomes)
     lost = Counter((outcome.hash, outcome.repeat) for outcome in outcomes if outcome.lost_hosts)
@@ -45,6 +53,7 @@ def left_to_do(plan: Plan, outcomes: Sequence[Outcome], cheapest_first: bool = F
         for repeat in range(plan.repeats)
         for case in plan.cases
         if tried[case.hash, repeat] == lost[case.hash, repeat] < MOST_LOSSES
+        or ((case.hash, repeat) in unrecorded and tried[case.hash, repeat] <= MOST_RECORDS)
     ]
     if cheapest_first:
         kinds = benchmarks()

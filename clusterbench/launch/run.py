@@ -47,8 +47,9 @@ from clusterbench.launchers import Started, detect, named_hosts
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
 from clusterbench.run_folder import RunFolder, default_path
-from clusterbench.run_folder.attempts import WITHOUT_MACHINE
-from clusterbench.run_folder.lock import FolderHeld, Lock
+from clusterbench.run_folder.attempts import WITHOUT_MACHINE, unrecorded
+from clusterbench.run_folder.lock import FolderHeld, IsGone, Lock
+from clusterbench.run_folder.process import Process
 from clusterbench.run_folder.rounds import so_far, spent_s
 from clusterbench.suite import Suite, load_suite
 from clusterbench.terminal import tell
@@ -269,7 +270,8 @@ def _conduct(
     settle: Settle,
 ) -> int:
     outcomes = directory.outcomes()
-    wanted = left_to_do(plan, outcomes, cheapest_first=options.time_limit_s is not None)
+    lacking = unrecorded(plan, outcomes, directory.observations())
+    wanted = left_to_do(plan, outcomes, lacking, cheapest_first=options.time_limit_s is not None)
     executions = [execution for execution in wanted if execution.case.num_nodes <= cluster.num_nodes]
     if agents.mpi:  # a case inside MPI can take the run with it: all others are on disk by then
         executions.sort(key=lambda execution: in_agents(execution.case))
@@ -291,6 +293,10 @@ def _conduct(
     else:
         to_run = f"nothing is left to run {ranks}"
     tell(f"{directory.path}: {to_run}")
+    if anew := sum((execution.case.hash, execution.repeat) in lacking for execution in executions):
+        whose, they = ("its record", "is") if anew == 1 else ("their records", "are")
+        told = f"{anew} of them ended well, but {whose} in observations.jsonl {they} missing or damaged"
+        tell(f"{told}: {'it is' if anew == 1 else 'they are'} measured again")
     if idle := idle_sentence([execution.case for execution in wanted], cluster):
         tell(idle)
     if len(executions) < len(wanted):
@@ -501,10 +507,10 @@ def _rates(path: Path, plan: Plan, allocation: Allocation) -> bytes:
     return path.read_bytes()
 
 
-def lock_of(folder: Path, options: RunOptions) -> Lock:
+def lock_of(folder: Path, options: RunOptions, is_gone: IsGone = Process.is_gone) -> Lock:
     """The right to write into ``folder``, which is said to wait for."""
     run = options.fingerprint or secrets.token_hex(8)
-    return Lock.take(folder, run, options.take_over, tell)
+    return Lock.take(folder, run, options.take_over, tell, is_gone)
 
 
 def _say_why() -> None:

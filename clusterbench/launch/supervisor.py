@@ -8,6 +8,7 @@ one that every host sees, since any of them may be the next head.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import secrets
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import IO, Self, TextIO
@@ -28,6 +30,7 @@ from typing import IO, Self, TextIO
 import psutil
 
 from clusterbench import own_copy
+from clusterbench.cluster import is_same_host
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError, SuiteError
 from clusterbench.launch.allocation import not_excluded
@@ -36,10 +39,13 @@ from clusterbench.launch.executions import again, left_to_do
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.places import Loss, Places
 from clusterbench.launch.run import RunOptions, excluded_hosts, lock_of
+from clusterbench.launch.spawner import die_with
 from clusterbench.launchers import host_that_ended_first
 from clusterbench.run_folder import ABSENT_HOSTS, LOST_HOSTS, SPARES, RunFolder, default_path
+from clusterbench.run_folder.attempts import unrecorded
 from clusterbench.run_folder.lock import NAME as LOCK
-from clusterbench.run_folder.lock import sign_of_life
+from clusterbench.run_folder.lock import IsGone, sign_of_life
+from clusterbench.run_folder.process import ENDED, RUNNING, Process
 from clusterbench.suite import load_suite
 from clusterbench.terminal import fitted, tell
 from clusterbench.types import Blame, Outcome
@@ -50,6 +56,8 @@ SECONDS_WITHOUT_A_SIGN = 90.0
 """After the first sign. Longer than an agent's silence and than the report of a large run."""
 SECONDS_UNHEARD = 30.0
 """In which a run got further, and its launcher passed on no word of it."""
+MOST_IN_VAIN = 2
+"""Starts of the launcher one after the other that bring no outcome and lose no host."""
 SECONDS_TO_PROBE = 20.0
 SECONDS_TO_LEAVE = 15.0
 SECONDS_TO_END = 5.0
@@ -92,7 +100,7 @@ def supervise(command: str, options: RunOptions) -> int:
         EndingSignals(interruption),
         output_that_may_close(interruption),
         scratch_folder("launch") as scratch,
-        _Writer(folder, options) as writer,
+        _Writer(folder, options, partial(_is_gone, launch, Path(scratch))) as writer,
     ):
         return _supervise(launch, places, options, writer, Path(scratch), interruption)
 
@@ -126,6 +134,7 @@ def _supervise(
     folder = writer.folder
     supervised = _Supervised(launch, interruption)
     notes = _Notes(dict.fromkeys(places.spares, "was not needed"))
+    in_vain = 0
     while True:
         before, hosts = _num_outcomes(folder), places.hosts
         with _nothing_left_behind():
@@ -158,8 +167,8 @@ def _supervise(
         elif named:
             _record_loss(writer.directory(), named[:1], f"the launcher ended the run and said: {named[1]}", "process")
         notes.write(writer)
-        stuck = _num_outcomes(folder) == before and not loss.lost
-        if stuck or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
+        in_vain = in_vain + 1 if _num_outcomes(folder) == before and not loss.lost else 0
+        if in_vain == MOST_IN_VAIN or not loss.left.hosts or interruption.asked or options.on_lost_host == "stop":
             return _settle(writer.directory(), supervised.exit_code, options.fail_on)
         places = loss.left
 
@@ -214,9 +223,9 @@ def _in_its_place(loss: Loss) -> str:
 class _Writer:
     """The right to write into the run's folder: the head's while it lives, and this process's before and after it."""
 
-    def __init__(self, folder: Path, options: RunOptions) -> None:
+    def __init__(self, folder: Path, options: RunOptions, is_gone: IsGone) -> None:
         self.folder = folder
-        self._lock = lock_of(folder, options)
+        self._lock = lock_of(folder, options, is_gone)
 
     def __enter__(self) -> Self:
         return self
@@ -293,7 +302,8 @@ def _is_over(options: RunOptions, folder: Path) -> bool:
     directory = RunFolder.open(folder)
     out_of_time = options.time_limit_s is not None and time.monotonic() >= options.began + options.time_limit_s - 1
     plan, outcomes = directory.plan(), directory.outcomes()
-    return out_of_time or not (left_to_do(plan, outcomes) or again(plan, outcomes))
+    lacking = unrecorded(plan, outcomes, directory.observations())
+    return out_of_time or not (left_to_do(plan, outcomes, lacking) or again(plan, outcomes))
 
 
 def _num_outcomes(folder: Path) -> int:
@@ -340,16 +350,38 @@ def _answering(launch: LaunchCommand, hosts: Sequence[str], scratch: Path) -> li
     program = [sys.executable, "-c", f"print({_ANSWER!r})"]
     tries = [(host, _start(launch, [*launch.alone_on(host, scratch), *program])) for host in hosts]
     deadline = time.monotonic() + SECONDS_TO_PROBE
-    alive = []
-    for host, process in tries:
-        try:
-            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            if _ANSWER in output.decode(errors="replace"):  # a launcher may end with 0 and have started nothing
-                alive.append(host)
-        except subprocess.TimeoutExpired:
-            pass
-        _kill(process)
-    return alive
+    # A launcher may end with 0 and have started nothing.
+    return [host for host, process in tries if _ANSWER in _output(process, deadline)]
+
+
+def _output(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """What a launcher printed that has ended by then; empty, and it is ended, where it has not."""
+    output = b""
+    with suppress(subprocess.TimeoutExpired):
+        output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    _kill(process)
+    return output.decode(errors="replace")
+
+
+def _is_gone(launch: LaunchCommand, scratch: Path, process: Process) -> bool | None:
+    """Whether a process has ended, also one on a host of the launcher, which is asked there; None if nobody knows.
+
+    A head that lost its supervisor a moment ago is still ending, and so is asked for again.
+    """
+    host = next((host for host in launch.hosts if is_same_host(host, process.host)), None)
+    if (is_gone := process.is_gone()) is not None or host is None:
+        return is_gone
+    program = own_copy.command("clusterbench.run_folder.process", json.dumps(vars(process)))
+    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    while time.monotonic() < deadline:
+        with _nothing_left_behind():
+            said = _output(_start(launch, [*launch.alone_on(host, scratch), *program]), deadline)
+        if ENDED in said:
+            return True
+        if RUNNING not in said:
+            break
+        time.sleep(1.0)
+    return None
 
 
 class _Supervised:
@@ -471,6 +503,7 @@ def _start(launch: LaunchCommand, words: Sequence[str]) -> subprocess.Popen[byte
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=partial(die_with, os.getpid()),  # and with it all that it started on the hosts
         )
     except OSError as error:
         raise LaunchError(f"{words[0]} cannot be started: {error.strerror}") from None

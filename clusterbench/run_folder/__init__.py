@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -41,6 +42,10 @@ down; it was named to replace others. And how many times a host had been lost th
 
 RATES = "rates.yaml"
 """The file of rates that a run was given, as it was given: docs/prediction.md."""
+
+_RECORDS = ("observations.jsonl", "outcomes.jsonl")
+_BEFORE_THE_PLAN = ("logs", "suite.yaml", RATES, "suite_files", "environment.json", "plan.jsonl.new")
+"""What a run has in its folder before it has a plan, beside records that are empty."""
 
 _MOST_LEVELS = 16  # of environment.json; ours has five
 
@@ -88,6 +93,8 @@ class RunFolder:
     ) -> RunFolder:
         """A new run's folder with everything that is known before the first case.
 
+        The plan comes last and in one step: whoever sees it can resume the run. Until then the folder counts as empty.
+
         Parameters
         ----------
         rates
@@ -106,6 +113,10 @@ class RunFolder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(PermissionError):  # a folder that another user made, or a disk without modes
                 path.chmod(0o700)
+            for name in _RECORDS:
+                (path / name).touch()
+            shutil.rmtree(path / "suite_files", ignore_errors=True)  # of a run that was killed just here
+            (path / RATES).unlink(missing_ok=True)
             (path / "logs").mkdir(exist_ok=True)
             (path / "suite.yaml").write_bytes(suite_text)
             if rates is not None:
@@ -115,15 +126,15 @@ class RunFolder:
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_bytes(data)
             (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
-            (path / "plan.jsonl").write_text("".join(_line(record) for record in _plan_records(plan)))
-            for name in ("observations.jsonl", "outcomes.jsonl"):
-                (path / name).touch()
+            new = path / "plan.jsonl.new"
+            new.write_text("".join(_line(record) for record in _plan_records(plan)))
+            os.replace(new, path / "plan.jsonl")
         except OSError as error:
             raise RunFolderError(run._unwritable(error, is_begun=False)) from None
         return run
 
     def expect_empty(self) -> None:
-        """Makes sure that nothing would be written over; a lock alone is nothing.
+        """Makes sure that nothing would be written over; a lock is nothing, nor what a run leaves that got no plan.
 
         Raises
         ------
@@ -131,13 +142,20 @@ class RunFolder:
             If there is something in the folder, or it cannot be looked into.
         """
         try:
-            if not self.path.exists() or all(is_lock(entry.name) for entry in self.path.iterdir()):
+            if not self.path.exists() or self._holds_nothing():
                 return
         except OSError as error:
             raise RunFolderError(self._unwritable(error, is_begun=False)) from None
         is_run = (self.path / "plan.jsonl").is_file() and "imported" not in self.environment()
         going_on = f"; 'clusterbench run --resume {self.path}' continues the run in it" if is_run else ""
         raise RunFolderError(f"{self.path} exists and is not empty.\nhint: name another folder with --out{going_on}")
+
+    def _holds_nothing(self) -> bool:
+        names = {entry.name for entry in self.path.iterdir() if not is_lock(entry.name)}
+        if not names:
+            return True
+        is_ours = names & {*_RECORDS} and names <= {*_RECORDS, *_BEFORE_THE_PLAN}
+        return bool(is_ours) and not any((self.path / name).stat().st_size for name in names & {*_RECORDS})
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -148,7 +166,7 @@ class RunFolder:
         RunFolderError
             If ``path`` is not such a folder.
         """
-        needed = ("plan.jsonl", "observations.jsonl", "outcomes.jsonl")
+        needed = ("plan.jsonl", *_RECORDS)
         missing = [name for name in needed if not (path / name).is_file()]
         if not missing:
             return cls(path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from clusterbench.formulas.statistics import coefficient_of_variation, median
 from clusterbench.run_folder.passes import OWN_SECONDS
-from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome, Timing
+from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome, Plan, Timing
 
 FAULTS = ("wrong", "failed", "timeout", "out_of_memory")
 """Ways to end that are a failure of the run, unless the suite expected them."""
@@ -214,6 +214,18 @@ def _joined(repeats: Sequence[Timing]) -> Timing:
     worst = max(warm_ups, key=lambda own: (not own.is_settled, own.drift))
     burst_s = [second for warm_up in warm_ups for second in warm_up.burst_s]
     return replace(repeats[-1], warm_up=replace(worst, burst_s=burst_s))
+
+
+def unrecorded(plan: Plan, outcomes: Iterable[Outcome], observations: Iterable[Observation]) -> set[tuple[str, int]]:
+    """The repeats that ended well and of which no record can be used, each by its case's hash and its number."""
+    cases = {case.hash: case for case in plan.cases}
+    ended = {(good.hash, good.repeat, good.attempt) for good in outcomes if good.status == "ok" and good.hash in cases}
+    recorded = {
+        (seen.hash, seen.repeat)
+        for seen in observations
+        if (seen.hash, seen.repeat, seen.attempt) in ended and not why_unusable(cases[seen.hash], seen)
+    }
+    return {(hash, repeat) for hash, repeat, _ in ended} - recorded
 
 
 def why_unusable(case: Case, observation: Observation) -> str:

@@ -43,6 +43,9 @@ _BYTES = 1024
 """Of the file at least; what is shorter is filled up with spaces, so that it is always written over in one go."""
 
 
+IsGone = Callable[[Process], bool | None]
+
+
 class FolderHeld(RunFolderError):
     """Another run writes into the folder."""
 
@@ -91,12 +94,15 @@ class Lock:
     ----------
     run
         The run's fingerprint: whoever knows it is of the same run and takes over at once.
+    is_gone
+        Whether the process that has a lock has ended; None where that cannot be known.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, is_gone: IsGone = Process.is_gone) -> None:
         self.folder = folder
         self._path = folder / NAME
         self._run = run
+        self._is_gone = is_gone
         self._token = secrets.token_hex(8)
         self._process = Process.this()
         self._since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -109,7 +115,12 @@ class Lock:
 
     @classmethod
     def take(
-        cls, folder: Path, run: str, by_force: bool = False, say: Callable[[str], None] = lambda words: None
+        cls,
+        folder: Path,
+        run: str,
+        by_force: bool = False,
+        say: Callable[[str], None] = lambda words: None,
+        is_gone: IsGone = Process.is_gone,
     ) -> Self:
         """The lock of ``folder``, which is made where it is missing.
 
@@ -122,7 +133,7 @@ class Lock:
         RunFolderError
             If nothing can be written there.
         """
-        lock = cls(folder, run)
+        lock = cls(folder, run, is_gone)
         try:
             lock._made_folder = not folder.exists()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,7 +216,7 @@ class Lock:
             if (found := _read(self._path)) is not None and found.token == self._token:
                 return self
         self.release()
-        lock = Lock.take(self.folder, self._run)
+        lock = Lock.take(self.folder, self._run, is_gone=self._is_gone)
         lock._made_folder = self._made_folder
         return lock
 
@@ -232,7 +243,7 @@ class Lock:
 
     def _expect_free(self, path: Path, found: _Found, say: Callable[[str], None]) -> None:
         """Returns when the run that has the lock is gone, or may be: it has to be looked at again then."""
-        is_gone = found.process.is_gone() if found.process else None
+        is_gone = self._is_gone(found.process) if found.process else None
         if is_gone:
             return
         if is_gone is None:

@@ -1,14 +1,20 @@
-"""A process, told from all others: of this host and of others, of this boot and of earlier ones."""
+"""A process, told from all others: of this host and of others, of this boot and of earlier ones.
+
+Run as a module it prints whether the process that its argument describes, as JSON, has ended on this host.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Self
 
+ENDED, RUNNING = "that process has ended", "that process is running"
 _GONE = ("Z", "X", "x")
 """The kernel's letters for a process that has ended and was not asked for its exit code yet."""
 
@@ -74,3 +80,8 @@ def _state(pid: int) -> tuple[str, int] | None:
         return fields[0], int(fields[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+if __name__ == "__main__":
+    words = {True: ENDED, False: RUNNING, None: "nothing is known of that process here"}
+    print(words[Process(**json.loads(sys.argv[1])).is_gone()])

@@ -360,6 +360,22 @@ def test_ending_mpirun_keeps_what_is_finished_and_resume_does_the_rest(lab, dril
     assert_one_run(folder, ALL)
 
 
+def test_all_ends_with_a_supervisor_that_is_killed_and_another_goes_on_at_once(lab, drill, tmp_path):
+    """Though the head was on a host of which the second one knows nothing by itself."""
+    drill.write_text(DRILL.replace("0.4", "2.5"))  # a case of 28 s, in which the launcher has nothing to pass on
+    launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder, outer=launcher.prefix)
+    run.until(DISTURBED)
+    run.process.kill()
+    assert_nothing_runs(lab, within_s=15)
+    assert len(measured(folder)) == BEFORE
+    again = Run(lab, launcher, "--resume", folder, outer=launcher.prefix)
+    assert again.end(200) == 0, again.text
+    assert "still write there" not in again.text
+    assert_one_run(folder, ALL)
+
+
 def test_ending_srun_keeps_what_is_finished(lab, slurm, drill, tmp_path):
     launcher = launchers.srun(lab, ["cb1", VICTIM], 1)
     before = lab.left_running()

@@ -103,6 +103,40 @@ def test_an_agent_is_lost_after_as_long_a_silence_as_was_said(monkeypatch, silen
     assert (event.host, event.why) == ("b", f"said nothing for {silence_s:g} s")
 
 
+@pytest.mark.parametrize(
+    ("stood_still_s", "host", "why"),
+    [
+        (31.0, "a", "stood still for 31 s, and the other agents took it for lost"),
+        (12.0, "b", "closed its connection"),  # as nobody leaves for that
+    ],
+)
+def test_a_head_that_stood_still_for_as_long_as_the_others_wait_is_what_was_lost(monkeypatch, stood_still_s, host, why):
+    clock = [0.0]
+    monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])
+    plane = Mute()
+    agents = Agents(StandIn("a"), plane, members_of(["a", "b"], [1, 1]))
+    for seconds in (0.5, 0.5, stood_still_s):
+        assert agents.events(0.0) == []
+        clock[0] += seconds
+    plane.drop(1, "closed its connection")
+    assert agents.events(0.0) == [LostAgent(1, "b", why)]
+    assert agents.losses == {host: why}
+    assert agents.lost_hosts == (host,)
+
+
+def test_a_connection_that_is_closed_long_after_the_head_stood_still_is_the_others_doing(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])
+    plane = Mute()
+    agents = Agents(StandIn("a"), plane, members_of(["a", "b"], [1, 1]))
+    for seconds in (0.5, 31.0, 1.0, 1.0, 1.0):
+        assert agents.events(0.0) == []
+        clock[0] += seconds
+    plane.drop(1, "closed its connection")
+    assert agents.events(0.0) == [LostAgent(1, "b", "closed its connection")]
+    assert agents.losses == {"b": "closed its connection"}
+
+
 def test_heard_is_who_misses_no_sign_and_what_the_own_links_are(monkeypatch):
     clock, up = [0.0], {"lo": True, "ib0": True, "ib1": False}
     monkeypatch.setattr("clusterbench.launch.agents.time.monotonic", lambda: clock[0])

@@ -1,10 +1,13 @@
 """Who takes part, from what agents say first; over planes that follow a script."""
 
 import subprocess
+import sys
+import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterbench.checks.gpu_count import GpuCount
@@ -66,6 +69,15 @@ def refusal(plane, own):
     with pytest.raises(LaunchError) as caught:
         gather(plane, own)
     return str(caught.value)
+
+
+DESCRIBES = """
+import sys
+from clusterbench import own_copy
+from clusterbench.launch import allocation
+own_copy.command = lambda *_: [sys.executable, "-c", sys.argv[1]]
+allocation._described()
+"""
 
 
 def test_hosts_are_those_of_the_agents_in_the_order_of_their_ranks():
@@ -264,6 +276,22 @@ def test_only_the_first_agent_of_a_host_describes_it(monkeypatch):
     assert hello("a", 0, COPY) == said("a", 0, cores=2)
     assert hello("a", None, COPY) == said("a", None, cores=2)
     assert hello("a", 1, COPY) == said("a", 1)
+
+
+def test_the_process_that_describes_a_host_ends_with_an_agent_that_is_killed(tmp_path):
+    pid = tmp_path / "pid"
+    waits = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}}.'); time.sleep(300)"
+    agent = subprocess.Popen([sys.executable, "-c", DESCRIBES, waits])
+    deadline = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text().endswith(".")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    agent.kill()
+    agent.wait()
+    described = int(pid.read_text().strip("."))
+    while psutil.pid_exists(described):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_host_that_cannot_be_described_in_time_is_named(monkeypatch):

@@ -106,6 +106,10 @@ class ScriptedAgents:
         self.waiting = deque()
         self.orders = []
 
+    @property
+    def losses(self):
+        return {member.host: self.lost[member.agent] for member in self.members if member.agent in self.lost}
+
     def heard(self):
         speaking = {member.host for member in self.present} - self.silent_hosts
         return Heard("a", speaking, len({member.host for member in self.members}), self.links_down)
@@ -479,9 +483,9 @@ AT_C = Inspected(())
 LOST_B, LOST_C = (LostAgent(agent, host, "said nothing for 20 s") for agent, host in ((1, "b"), (2, "c")))
 
 
-def two_hosts(tmp_path, **answers):
+def two_hosts(tmp_path, kind=TwoHosts, **answers):
     late = case()
-    agents = TwoHosts(**{**HEALTHY, **answers})
+    agents = kind(**{**HEALTHY, **answers})
     run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (late,), ()), {})
     Conductor(agents, run, Silent()).conduct([Execution(late, 0, 1)])
     (outcome,) = run.outcomes()
@@ -498,6 +502,42 @@ def test_an_agent_that_answers_late_is_waited_for(tmp_path):
     outcome = two_hosts(tmp_path, time=[], inspect=[AT_A, AT_C, Later(12.0, AT_B)])
     assert (outcome.status, outcome.rank, outcome.host) == ("timeout", 2, "b")
     assert "its process is stopped (SIGSTOP)" in outcome.reason
+
+
+class StoppedFor12Seconds(TwoHosts):
+    """The agent on ``b``, beyond the limit of the case; the ranks there go on."""
+
+    def __init__(self, **answers):
+        super().__init__(**answers)
+        self.began_s = CLOCK.now_s
+
+    @property
+    def silent_hosts(self):
+        return frozenset("b" if CLOCK.now_s < self.began_s + 12.0 else "")
+
+
+def test_what_ranks_did_is_heard_of_an_agent_that_is_silent_as_the_time_is_over(tmp_path):
+    outcome = two_hosts(
+        tmp_path, StoppedFor12Seconds, time=[*done((0, 1)), Later(12.0, RankDone(2, "b", [0.1], {}, {})), *done((3,))]
+    )
+    assert outcome.status == "ok"
+
+
+@pytest.mark.parametrize("iteration", [2, 3, 4])
+def test_the_agent_that_was_silent_as_the_time_was_over_is_named_wherever_ranks_stand_later(tmp_path, iteration):
+    """They go on as soon as its link is back, and any of them may be the last when they are looked at."""
+    at_a = Inspected((seen(0, iteration=3), seen(1, iteration=3, stack=WAITING)))
+    at_b = Inspected(tuple(RankPlace(rank, "b", "warm", iteration, "S", WAITING, "") for rank in (2, 3)))
+    outcome = two_hosts(tmp_path, StoppedFor12Seconds, time=[], inspect=[at_a, AT_C, at_b])
+    assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("timeout", 2, "b", "process")
+    assert outcome.reason == "stopped after 5 s: the agent on host b gave no sign then, and came back later"
+
+
+def test_a_rank_that_is_stopped_is_named_before_an_agent_that_was_silent(tmp_path):
+    stopped = Inspected((seen(0, iteration=3), seen(1, iteration=3, state="T")))
+    at_b = Inspected(tuple(RankPlace(rank, "b", "warm", 3, "S", WAITING, "") for rank in (2, 3)))
+    outcome = two_hosts(tmp_path, StoppedFor12Seconds, time=[], inspect=[stopped, AT_C, at_b])
+    assert (outcome.status, outcome.rank, outcome.host) == ("timeout", 1, "a")
 
 
 def test_an_agent_that_gives_signs_and_no_answer_is_named(tmp_path):
@@ -749,6 +789,26 @@ def test_agents_are_heard_while_the_disk_stalls_which_is_no_fault_of_the_case(tm
 
     run = Stalling.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
     Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
+    assert [outcome.status for outcome in run.outcomes()] == ["ok"]
+
+
+@pytest.mark.parametrize("phase", ["case", "check", "time"])
+def test_a_head_that_stood_still_finds_what_came_meanwhile_and_takes_no_time_from_the_case(tmp_path, phase):
+    """As one that was stopped for longer than the case may take, however far that was."""
+
+    class Stopped(ScriptedAgents):
+        def events(self, timeout_s):
+            if self.orders[-1] == phase and not self.has_stopped:
+                self.has_stopped = True
+                CLOCK.now_s += 30.0
+                return []
+            return super().events(timeout_s)
+
+    agents = Stopped(**HEALTHY)
+    agents.has_stopped = False
+    run = RunFolder.create(tmp_path / "run", b"", Plan("drill", "", CLUSTER, 1, (case(),), ()), {})
+    Conductor(agents, run, Silent()).conduct([Execution(case(), 0, 1)])
+    assert agents.has_stopped
     assert [outcome.status for outcome in run.outcomes()] == ["ok"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.launch.control import STOOD_STILL
 from clusterbench.launch.culprit import Heard, Trouble, late, named, standing
 from clusterbench.launch.members import Member
 from clusterbench.launch.messages import LostAgent, LostStore, RankExited, RankPlace
@@ -29,6 +30,13 @@ def test_a_rank_that_was_killed_is_named_before_one_that_ended_by_itself(first: 
 def test_what_is_lost_is_told_with_the_phase_of_the_rank_that_is_least_far() -> None:
     assert of_events(LostAgent(1, "b", "closed its connection")).phase == APART[1].phase
     assert of_events(LostStore("a", "the store ended")).phase == APART[1].phase
+
+
+def test_a_head_that_stood_still_is_named_and_none_of_those_that_left_it() -> None:
+    why = f"{STOOD_STILL}31 s, and the other agents took it for lost"
+    trouble = of_events(LostAgent(1, "b", why))
+    assert (trouble.host, trouble.rank, trouble.blame) == ("a", None, "process")
+    assert trouble.reason == f"the agent of the head (host a) {why}"
 
 
 def test_a_silent_host_is_named_with_the_phase_of_the_rank_that_is_least_far() -> None:

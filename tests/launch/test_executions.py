@@ -5,7 +5,8 @@ from dataclasses import replace
 from clusterbench.benchmarks import benchmarks
 from clusterbench.launch.executions import Execution, again, imported_ahead, left_to_do, own_steps
 from clusterbench.parallel import parallelisms
-from clusterbench.types import MOST_REPEATS, Case, Outcome, Plan
+from clusterbench.run_folder.attempts import unrecorded
+from clusterbench.types import MOST_REPEATS, Case, Observation, Outcome, Plan
 from tests.launch.test_conductor import CLUSTER, case, conduct
 
 
@@ -76,6 +77,21 @@ def test_what_a_lost_host_ended_is_tried_once_more_and_not_for_ever():
     again_lost, ok = outcome_of(first, "failed", 2, ("cb3",)), outcome_of(first, "ok", 2)
     for outcomes in ([lost, again_lost], [lost, ok], [outcome_of(first, "failed", 1)]):
         assert [execution.case.id for execution in left_to_do(plan, outcomes)] == ["b"]
+
+
+def test_what_ended_well_without_a_record_that_can_be_used_is_measured_again_twice_at_most():
+    first, second = cases = (case("a"), case("b"))
+    plan = Plan("s", "", CLUSTER, 1, cases, ())
+    record = Observation(first.id, first.hash, 0, 1, ("a",), [[0.1]] * 4, [{}] * 4)
+    both = [outcome_of(each, "ok", 1) for each in cases]
+    lacking = unrecorded(plan, both, [record, replace(record, hash=second.hash, seconds=[[0.1]])])
+    assert lacking == {(second.hash, 0)}
+    (again,) = left_to_do(plan, both, lacking)
+    assert (again.case, again.attempt) == (second, 2)
+    ended = [*both, outcome_of(second, "ok", 2)]
+    assert unrecorded(plan, ended, [record, replace(record, hash=second.hash, attempt=2)]) == set()
+    assert [execution.attempt for execution in left_to_do(plan, ended, lacking)] == [3]
+    assert left_to_do(plan, [*ended, outcome_of(second, "ok", 3)], lacking) == []
 
 
 def test_what_one_parallelism_alone_needs_is_imported_ahead_where_a_layout_has_it():

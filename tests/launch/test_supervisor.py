@@ -1,7 +1,11 @@
 """The outer form with a launcher of a few lines, which starts one process whatever it is told."""
 
+import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -15,8 +19,9 @@ from clusterbench.launch.ending import Interruption
 from clusterbench.launch.launch_command import LaunchCommand
 from clusterbench.launch.run import RunOptions
 from clusterbench.launch.supervisor import supervise
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import RunFolder, lock
 from clusterbench.run_folder.lock import FolderHeld, Lock
+from clusterbench.run_folder.process import ENDED, RUNNING
 
 SUITE = "suite: s\nbenchmarks: [{benchmark: fault_drill, sleep_s: [0.01, 0.02], iterations: 6}]\ncpu: {num_ranks: 1}\n"
 LONG = SUITE.replace("[0.01, 0.02]", "[0.01, 1.0]").replace("iterations: 6", "iterations: 3, warmup: 1")
@@ -49,6 +54,13 @@ def killed_in_the_second_case(tmp_path: Path) -> str:
     wait = f"until grep -qs checked {alive} && ! grep -qs sleep_s=0.01 {alive}; do sleep 0.1; done"
     lost = f'sed -i \'s/"host": "[^"]*/&-lost/\' {alive}'
     return f'"$@" & pid=$!; {wait}; kill -9 $pid; wait $pid; {lost}'
+
+
+def wait_for(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def statuses(folder: Path) -> list[str]:
@@ -85,6 +97,21 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     assert "clusterbench: the launcher ended with 0; all hosts answer (a, b)" in said
     assert "still write there" not in said  # it is a run of its own, for whose silence nobody waits
     assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+def test_a_head_that_is_killed_before_anything_was_measured_is_started_again_once(launcher, tmp_path, capfd):
+    """A case may take an hour, and whoever killed the head in the first one is no reason to measure none."""
+    starts = tmp_path / "starts"
+    begun = f"until grep -qs checked {tmp_path}/run/alive; do sleep 0.1; done"
+    options = launcher(
+        f"echo >> {starts}; if [ $(wc -l < {starts}) = 1 ]; then",
+        f'"$@" & pid=$!; {begun}; kill -9 $pid; wait $pid; exit 9; fi',
+        'exec "$@"',
+    )
+    (tmp_path / "s.yaml").write_text(LONG.replace("[0.01, 1.0]", "[1.0]"))
+    assert supervise(COMMAND, options) == 0
+    assert "clusterbench: the launcher ended with 9; all hosts answer (a, b)" in capfd.readouterr().err
+    assert statuses(tmp_path / "run") == ["ok"]
 
 
 MPICH = "=   PID 33 RUNNING AT b"
@@ -231,10 +258,15 @@ def test_what_a_launcher_leaves_behind_is_ended(launcher, tmp_path):
 
 
 def test_a_launcher_that_brings_nothing_is_not_started_for_ever(launcher, tmp_path, capfd):
-    options = launcher(f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 3; fi; "$@" --time-limit 1s; exit 3')
+    options = launcher(
+        'case "$*" in *"can be started"*) exec "$@";; esac',  # it is only asked whether a host answers
+        f'if [ -e {tmp_path}/run/plan.jsonl ]; then exit 3; fi; "$@" --time-limit 1s; exit 3',
+    )
     (tmp_path / "s.yaml").write_text(SUITE.replace("[0.01, 0.02]", "[3.0, 3.1]"))
     assert supervise(COMMAND, options) == 1
-    assert "INCOMPLETE" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "INCOMPLETE" in said
+    assert said.count("the launcher ended with 3") == 2
 
 
 def test_a_launcher_that_never_begins_is_an_error(launcher):
@@ -337,3 +369,47 @@ def test_it_is_not_started_by_a_launcher_itself(launcher, monkeypatch):
     with pytest.raises(LaunchError) as caught:
         supervise(COMMAND, launcher('exec "$@"'))
     assert str(caught.value) == "--launch starts a launcher, but this process was itself started by mpirun"
+
+
+def test_a_launcher_ends_with_a_supervisor_that_is_killed(launcher, tmp_path):
+    """Otherwise it would go on for as long as a case takes, and hold the folder."""
+    pid = tmp_path / "pid"
+    launcher(f"echo $$ > {pid}", "exec sleep 300")
+    command = ["run", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "run"), "--launch", COMMAND]
+    supervising = subprocess.Popen([sys.executable, "-m", "clusterbench.cli", *command])
+    wait_for(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    supervising.kill()
+    supervising.wait()
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())))
+
+
+def held_by_a_head_on(host: str, folder: Path) -> None:
+    Lock.take(folder, "another")
+    lock = json.loads((folder / "alive").read_text())
+    (folder / "alive").unlink()
+    (folder / "alive").write_text(json.dumps(lock | {"host": host}))
+
+
+@pytest.mark.parametrize("answers", [[ENDED], [RUNNING, ENDED]], ids=["gone", "still ending"])
+def test_a_folder_is_free_once_the_launcher_says_that_the_head_on_another_host_is_gone(
+    launcher, tmp_path, capfd, answers
+):
+    asked = tmp_path / "asked"
+    said = "; ".join(f"[ $(wc -l < {asked}) = {number} ] && echo {answer}" for number, answer in enumerate(answers, 1))
+    options = launcher(f'case "$*" in *run_folder.process*) echo $hosts >> {asked}; {said}; exit 0;; esac', 'exec "$@"')
+    held_by_a_head_on("b.fabric", tmp_path / "run")
+    assert supervise(COMMAND, options) == 0
+    assert asked.read_text().split() == ["b"] * len(answers)
+    assert "still write there" not in capfd.readouterr().err
+    assert statuses(tmp_path / "run") == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("host", ["b", "c"])
+def test_a_folder_is_watched_where_nobody_knows_of_the_head(launcher, tmp_path, capfd, monkeypatch, host):
+    """On a host that does not answer, or that is none of the launcher's."""
+    monkeypatch.setattr(lock, "SECONDS_OF_STANDSTILL", 0.5)
+    monkeypatch.setattr(lock, "SECONDS_BETWEEN_LOOKS", 0.05)
+    options = launcher('case "$*" in *run_folder.process*) exit 1;; esac', 'exec "$@"')
+    held_by_a_head_on(host, tmp_path / "run")
+    assert supervise(COMMAND, options) == 0
+    assert f"on host {host}, since" in capfd.readouterr().err

@@ -56,6 +56,54 @@ def test_everything_comes_back_as_it_was_written(run):
     assert again.problems == []
 
 
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on this process is killed as it calls the disk for the ``number``-th time."""
+    left = iter(range(number))
+
+    def killed(call):
+        def instead(*arguments, **options):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return call(*arguments, **options)
+
+        return instead
+
+    for name in ("mkdir", "touch", "write_bytes", "write_text"):
+        monkeypatch.setattr(Path, name, killed(getattr(Path, name)))
+    monkeypatch.setattr(os, "replace", killed(os.replace))
+
+
+def test_a_folder_whose_run_was_killed_while_it_was_made_is_begun_anew_or_resumed(tmp_path, monkeypatch):
+    environment = {"hosts": {}}
+    for number in range(100):
+        path = tmp_path / str(number)
+        with monkeypatch.context() as patched:
+            killed_at(number, patched)
+            try:
+                RunFolder.create(path, b"suite: s\n", PLAN, environment, rates=b"rates", named_files={"m.json": b"{}"})
+                break
+            except KeyboardInterrupt:
+                pass
+        if not (path / "plan.jsonl").exists():  # otherwise all is there
+            RunFolder.create(path, b"suite: t\n", PLAN, environment)
+            assert RunFolder.open(path).rates is None
+            assert (path / "suite.yaml").read_bytes() == b"suite: t\n"
+            assert not (path / "suite_files").exists()
+        assert RunFolder.open(path).plan() == PLAN
+        assert RunFolder.open(path).environment() == environment
+        assert RunFolder.open(path).outcomes() == []
+    assert number > 8
+
+
+@pytest.mark.parametrize(("name", "text"), [("observations.jsonl", "{}\n"), ("notes.txt", ""), ("plan.jsonl", "")])
+def test_a_folder_without_a_plan_but_with_more_than_a_run_makes_is_not_written_over(tmp_path, name, text):
+    (tmp_path / "observations.jsonl").touch()
+    RunFolder(tmp_path).expect_empty()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunFolderError, match="exists and is not empty"):
+        RunFolder(tmp_path).expect_empty()
+
+
 def test_a_failed_case_has_an_outcome_and_no_observation(run):
     run.record(OUTCOME, None)
     assert list(run.observations()) == []
@@ -268,16 +316,18 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(tmp_path)
 
 
 def test_a_folder_that_was_not_begun_cannot_be_continued(tmp_path, monkeypatch):
-    """The disk is full when the plan is there and the files of its records are not."""
+    """The disk is full when all is there but the plan; the message names nothing to resume."""
 
-    def full(path, **_):
+    def full(path, *_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(Path, "touch", full)
-    with pytest.raises(RunFolderError) as caught:
-        RunFolder.create(tmp_path / "run", b"", PLAN, {})
-    assert (tmp_path / "run" / "plan.jsonl").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(RunFolderError) as caught:
+            RunFolder.create(tmp_path / "run", b"", PLAN, {})
+    assert not (tmp_path / "run" / "plan.jsonl").exists()
     assert str(caught.value).endswith("No space left on device.\nhint: free space")
+    RunFolder(tmp_path / "run").expect_empty()
 
 
 @pytest.mark.parametrize(
