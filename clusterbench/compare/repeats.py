@@ -23,6 +23,12 @@ case is taken off each repeat (0.8 n^(2/3) coefficients, since shared drift is g
 cases share one drift, and among many there is always one whose own few repeats happen to agree. Of fewer than 10 cases
 the typical one is largely noise of each, so there they are added as squares.
 
+**Luck.** Two to four repeats agree by luck where starts fall into two states: of many cases all starts of one are in
+the fast state and all in the other run in the slow one. So no case's own noise is taken to be less than what the half
+of all cases that agree best in one run shows in the other, where a departure counts for no more than the change in
+question: rare ones that are far larger say nothing of it. A single repeat of new may depart as far as any of base did
+in the half of the cases in which the other repeats agree best.
+
 **Several quantities.** Each of q independent quantities, the run as a whole among them, gets an interval of 1 - 5 %/q
 (Bonferroni), and none less than 99.8 %: a slowdown that is there is then excluded at most once in a thousand runs.
 
@@ -33,7 +39,9 @@ of 10 %. So one repeat can show that all takes twice as long, and excludes nothi
 
 **A baseline of several runs** shows how far runs differ by themselves, as hosts and days do. Where their means are
 further apart than their repeats would have them, new is one run more, whatever the number of its repeats: the interval
-is Student's of these means, and no narrower than the other.
+is Student's of these means, and no narrower than the other. Of many quantities that is asked only if one is so far
+apart that it would hardly be the furthest of all by luck. Then runs may agree by luck in any: no case's are taken to be
+nearer than a run was to the others in the half of the cases in which these agree best.
 
 A machine that stays slower for longer than a run cannot be told from a slower program by any of this: run base and new
 in turn.
@@ -50,7 +58,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
@@ -67,6 +75,8 @@ LARGEST_TAIL = 0.001
 OF_ALL_NOISE, OF_OWN_NOISE = 0.6, 0.8
 """Times n^(2/3), of n repeats: how many slow coefficients a variance is taken from; more where drift was taken off."""
 FEWEST_ADDED, FEWEST_QUANTITIES = 10, 5
+FEWEST_ALONE = 4
+"""Repeats of base from which on three agree, so that a single one of new may be held against the fourth."""
 UNSEEN_SD = 0.10
 BY_CHANCE = 0.02
 """Of baselines whose runs follow one law so many seem to have runs that are further apart than their repeats."""
@@ -142,13 +152,15 @@ def tail_of(num_quantities: int) -> float:
 
 
 def is_worse(change: Change, margin: float) -> NDArray[np.bool_]:
-    """The interval lies above no change, and the estimate above half the margin."""
-    return np.asarray((change.log > change.half_width) & (change.log > math.log1p(margin / 2)))
+    """The interval lies above no change and not within the margin, and the estimate above half of it."""
+    is_shown = (change.log > change.half_width) & (change.log > math.log1p(margin / 2))
+    return np.asarray(is_shown & ~is_same(change, margin))
 
 
 def is_better(change: Change, margin: float) -> NDArray[np.bool_]:
     """The mirror image of worse."""
-    return np.asarray((change.log < -change.half_width) & (change.log < -math.log1p(margin / 2)))
+    is_shown = (change.log < -change.half_width) & (change.log < -math.log1p(margin / 2))
+    return np.asarray(is_shown & ~is_same(change, margin))
 
 
 def is_same(change: Change, margin: float) -> NDArray[np.bool_]:
@@ -179,9 +191,14 @@ def compare_run(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[list[C
     if len(pairs) < 2:
         return [change_of(*pair, tail) for pair in pairs], None
     shared = _shared(base, new)
-    whole = change_of(*shared, tail)
+    own = [(first.without(shared[0]), second.without(shared[1])) for first, second in pairs]
+    may_be_apart = _are_runs_apart([*own, shared])
+    whole = change_of(*shared, tail, may_be_apart=may_be_apart)
     together = np.add if len(pairs) >= FEWEST_ADDED else np.hypot
-    changes = [_change_beside_others(*pair, shared, whole, tail, together) for pair in pairs]
+    of_own = [change_of(*pair, tail, OF_OWN_NOISE, may_be_apart) for pair in own]
+    logs = [second.logarithms.mean(axis=-1) - first.logarithms.mean(axis=-1) for first, second in pairs]
+    of_own = _not_by_luck(own, of_own, logs, tail, may_be_apart)
+    changes = [_beside_others(log, change, whole, together) for log, change in zip(logs, of_own, strict=True)]
     if len(pairs) < FEWEST_QUANTITIES:
         return changes, whole
     spread = _spread(changes)
@@ -191,8 +208,12 @@ def compare_run(base: Sequence[Repeats], new: Sequence[Repeats]) -> tuple[list[C
     return changes, _narrowed(whole, spread * math.sqrt(math.pi / 2 / len(pairs)), tail)
 
 
-def change_of(base: Repeats, new: Repeats, tail: float, coefficients: float = OF_ALL_NOISE) -> Change:
+def change_of(
+    base: Repeats, new: Repeats, tail: float, coefficients: float = OF_ALL_NOISE, may_be_apart: Any = True
+) -> Change:
     """The change of one quantity by itself; nothing can be said where both runs have one repeat.
+
+    ``may_be_apart``: whether runs of the base may differ by more than their repeats.
 
     Examples
     --------
@@ -217,27 +238,43 @@ def change_of(base: Repeats, new: Repeats, tail: float, coefficients: float = OF
         of_difference = np.maximum(of_difference, apart)
     half_width = quantile(tail, sum(degrees)) * np.sqrt(of_difference)
     if base.runs > 1:
-        of_runs = _between_runs(base, new, tail)
+        of_runs = np.where(may_be_apart, _between_runs(base, new, tail), 0.0)
         variance = np.where(of_runs > half_width, math.inf, variance)
         half_width = np.maximum(half_width, of_runs)
     return Change(log, half_width, variance)
 
 
 def _between_runs(base: Repeats, new: Repeats, tail: float) -> Any:
-    """The half width where runs of the base are apart by more than their repeats are, and 0 where they are not.
-
-    Of runs with one repeat each nothing tells these two apart.
-    """
-    runs = np.array_split(base.logarithms, base.runs, axis=-1)
-    of_means = np.stack([run.mean(axis=-1) for run in runs], axis=-1).var(axis=-1, ddof=1)
+    """The half width where runs of the base are apart by more than their repeats are, and 0 where they are not."""
+    of_means = _means_of_runs(base).var(axis=-1, ddof=1)
     half_width = quantile(tail, base.runs - 1) * np.sqrt(of_means * (1 + 1 / base.runs))
+    return np.where(_apart(base, new) > NormalDist().inv_cdf(1 - BY_CHANCE), half_width, 0.0)
+
+
+def _means_of_runs(repeats: Repeats) -> Floats:
+    """``[..., run]``."""
+    return np.stack([run.mean(axis=-1) for run in np.array_split(repeats.logarithms, repeats.runs, axis=-1)], axis=-1)
+
+
+def _apart(base: Repeats, new: Repeats) -> Any:
+    """By how many standard deviations runs of the base are further apart than their repeats would have them.
+
+    Of runs with one repeat each nothing tells these two apart: infinitely far.
+    """
     if base.count == base.runs:
-        return half_width
+        return np.full(base.logarithms.shape[:-1], math.inf)
+    runs = np.array_split(base.logarithms, base.runs, axis=-1)
     inside = sum(run.shape[-1] * run.var(axis=-1) for run in (*runs, new.logarithms))
     degrees = base.count - base.runs + new.count - 1
+    of_means = _means_of_runs(base).var(axis=-1, ddof=1)
     ratio = base.count / base.runs * of_means * degrees / np.maximum(inside, _NOTHING)
-    are_apart = _deviations(ratio, base.runs - 1, degrees) > NormalDist().inv_cdf(1 - BY_CHANCE)
-    return np.where(are_apart, half_width, 0.0)
+    return _deviations(ratio, base.runs - 1, degrees)
+
+
+def _are_runs_apart(pairs: Sequence[tuple[Repeats, Repeats]]) -> Any:
+    """Whether runs of the base are further apart in one quantity than they would be in any by chance."""
+    furthest = NormalDist().inv_cdf(1 - BY_CHANCE / len(pairs))
+    return np.any([_apart(*pair) > furthest for pair in pairs if pair[0].runs > 1], axis=0)
 
 
 def _deviations(ratio: Any, first: int, second: int) -> Any:
@@ -285,22 +322,104 @@ def _cosines(count: int, coefficients: float) -> Floats:
 
 
 def _slow_squares(repeats: Repeats, coefficients: float) -> Any:
-    return np.sum((repeats.logarithms @ _cosines(repeats.count, coefficients)) ** 2, axis=-1)
+    slow = np.sum((repeats.logarithms @ _cosines(repeats.count, coefficients)) ** 2, axis=-1)
+    if repeats.count == 3:  # the slowest cosine passes through 0 at the second, however far that is off
+        return np.maximum(slow, num_coefficients(3, coefficients) * repeats.logarithms.var(axis=-1, ddof=1))
+    return slow
 
 
-def _change_beside_others(
-    base: Repeats,
-    new: Repeats,
-    shared: tuple[Repeats, Repeats],
-    whole: Change,
-    tail: float,
-    together: Callable[[Floats, Floats], Floats],
-) -> Change:
+def _beside_others(log: Floats, own: Change, whole: Change, together: Callable[[Floats, Floats], Floats]) -> Change:
     """The change of a quantity whose noise is what it shares with the others, and its own beside that."""
-    own = change_of(base.without(shared[0]), new.without(shared[1]), tail, OF_OWN_NOISE)
-    log = new.logarithms.mean(axis=-1) - base.logarithms.mean(axis=-1)
     variance = together(np.sqrt(own.variance), np.sqrt(whole.variance)) ** 2
     return Change(log, together(own.half_width, whole.half_width), variance)
+
+
+# Where repeats or runs agree by luck.
+
+
+def _not_by_luck(
+    own: Sequence[tuple[Repeats, Repeats]], changes: Sequence[Change], logs: Sequence[Floats], tail: float, apart: Any
+) -> list[Change]:
+    """No narrower than the cases that seem as quiet have reason to be; ``logs`` are the changes in question."""
+    found = list(changes)
+    most_runs = max(base.runs for base, _ in own)
+    repeated = [index for index, pair in enumerate(own) if min(run.count for run in pair) > 1]
+    single = [index for index, (base, new) in enumerate(own) if new.count == 1 and base.count >= FEWEST_ALONE]
+    of_runs = [index for index, (base, _) in enumerate(own) if base.runs == most_runs]
+    if repeated:
+        among = [own[index] for index in repeated]
+        departures = [_stacked([_departures(pair[side]) for pair in among]) for side in (0, 1)]
+        spreads = [np.mean(of_run**2, axis=-1) for of_run in departures]
+        degrees = math.ceil(len(among) / 2) * (departures[1].shape[-1] - 1)
+        for index in repeated:
+            size = np.abs(logs[index])
+            variance = (_usual(spreads[0], departures[1], size) + _usual(spreads[1], departures[0], size)) / 2
+            each = sum(1 / run.count for run in own[index])
+            found[index] = _widened(found[index], quantile(tail, degrees) * np.sqrt(variance * each), variance)
+    if single:
+        furthest = _furthest([own[index][0] for index in single])
+        for index in single:
+            found[index] = _widened(found[index], furthest, found[index].variance)
+    if most_runs > 1:
+        means = _stacked([_means_of_runs(own[index][0]) for index in of_runs])
+        degrees = math.ceil(len(of_runs) / 2) * (most_runs - 1)
+        for index in of_runs:
+            size = np.abs(logs[index])
+            squares = [_usual(spread, off[..., None], size) for spread, off in _without_each(means)]
+            # A run is off the mean of the others by more than it is off the mean of all runs there could be.
+            variance = np.mean(squares, axis=0) * (most_runs - 1) / most_runs
+            half_width = quantile(tail, degrees) * np.sqrt(variance * (1 + 1 / most_runs))
+            found[index] = _widened(found[index], np.where(apart, half_width, 0.0), np.array(math.inf))
+    return found
+
+
+def _widened(change: Change, half_width: Any, variance: Any) -> Change:
+    """With such a half width, and variance of a repeat, if that is more."""
+    is_more = half_width > change.half_width
+    return replace(
+        change,
+        half_width=np.maximum(change.half_width, half_width),
+        variance=np.where(is_more, np.maximum(variance, change.variance), change.variance),
+    )
+
+
+def _departures(repeats: Repeats) -> Floats:
+    """Of each repeat from the median one of its run."""
+    runs = np.array_split(repeats.logarithms, repeats.runs, axis=-1)
+    return np.concatenate([run - np.sort(run, axis=-1)[..., [(run.shape[-1] - 1) // 2]] for run in runs], axis=-1)
+
+
+def _stacked(series: Sequence[Floats]) -> Floats:
+    """``[case, ..., repeat]``, as many repeats as all have."""
+    fewest = min(each.shape[-1] for each in series)
+    return np.stack([each[..., :fewest] for each in series])
+
+
+def _is_quiet(spreads: Floats) -> NDArray[np.bool_]:
+    """Whether a case, the first axis, is of the half with the smallest spreads; all are where these are equal."""
+    return np.asarray(spreads <= np.median(spreads, axis=0))
+
+
+def _usual(spreads: Floats, departures: Floats, size: Floats) -> Any:
+    """The mean square of departures, of ``size`` at most, in the half of the cases with the smallest spreads."""
+    squares = np.minimum(np.abs(departures), size[..., None]) ** 2
+    return np.mean(squares.mean(axis=-1), axis=0, where=_is_quiet(spreads))
+
+
+def _without_each(values: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """Of ``[case, ..., repeat]``, for each repeat: the variance of the others, and how far it is off their mean."""
+    for index in range(values.shape[-1]):
+        others = np.delete(values, index, axis=-1)
+        yield others.var(axis=-1), values[..., index] - others.mean(axis=-1)
+
+
+def _furthest(run: Sequence[Repeats]) -> Any:
+    """How far a single repeat was off the others in a case in which these agree as well as in half of all."""
+    off = [
+        np.max(np.abs(away), axis=0, where=_is_quiet(spread), initial=0.0)
+        for spread, away in _without_each(_stacked([repeats.logarithms for repeats in run]))
+    ]
+    return np.max(off, axis=0)
 
 
 # The run as a whole.

@@ -54,6 +54,7 @@ def summary(comparing: Comparing) -> list[str]:
             f"The run as a whole, its typical case: {_change(comparing.whole)}, {comparing.whole_verdict}."
         )
     sentences += _undecided(comparing)
+    sentences += _of_one_run(comparing)
     return [*sentences, f"base: {comparing.base}; new: {comparing.new}"]
 
 
@@ -146,6 +147,21 @@ def _undecided(comparing: Comparing) -> Iterator[str]:
     if unlike:
         named = few([f"{difference.quantity} of {difference.case}" for difference in unlike])
         yield f"Undecided: {plural(len(unlike), 'figure')} whose repeats should all be alike and are not: {named}."
+
+
+def _of_one_run(comparing: Comparing) -> Iterator[str]:
+    """What no number of repeats can tell."""
+    worse = [
+        difference
+        for difference in comparing.judged
+        if difference.figure.how == "repeats" and difference.verdict(comparing.margin) == "worse"
+    ]
+    of_one = all(difference.figure.base_runs == 1 for difference in comparing.judged)
+    if of_one and (worse or comparing.whole_verdict == "worse"):
+        yield (
+            "Base is one run, which does not show how far runs differ by themselves: before you look for a cause, run "
+            "base and new again in turn, or compare with a baseline of several runs."
+        )
 
 
 def _sorted(comparing: Comparing) -> list[Difference]:

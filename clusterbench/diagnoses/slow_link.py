@@ -26,7 +26,8 @@ class SlowLink(Diagnosis):
     In a matrix of pairs, a node whose median over its partners is low; otherwise one pair, or one direction of it, that
     is low; or a block of nodes whose links to all others are low while those among them are not. Low is below the
     median by more than 10 % and by more scaled median absolute deviations than chance gives once in a thousand
-    matrices, in the best sample as well, and again in the second pass with partners that proved good. Of few units one
+    matrices, in the best sample as well, and again in the second pass with partners that proved good. Where more than a
+    third of all links are low each by itself, as where routes collide by chance, none is named. Of few units one
     spoils most cells, so that the unit is named without which all links are alike, or all of whose links are far below
     all others. Where ranks were paired in rails, rails are held against each other: a rail with three quarters of its
     links low, a rank with as many of its own, or a host that is slow in most rails. Inside a host links may differ

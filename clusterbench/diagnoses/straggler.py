@@ -24,6 +24,10 @@ from clusterbench.words import few, plural
 LEVEL = 0.001
 """Chance at which equal ranks would be blamed, for all ranks of one kind of work together."""
 
+BY_NATURE, MOST_BY_NATURE = 0.01, 0.15
+"""Chance at which one would be blamed of ranks that differ by nature, as chips of one kind do; and by which fraction
+none of these takes longer than the others."""
+
 SMALLEST_EFFECT, SMALLEST_EFFECT_OF_FEW = 0.05, 0.10
 """A rank that is longer by less is no straggler; of two or three, which differ by chance, by less than the second."""
 
@@ -43,6 +47,8 @@ _FEWEST = 3  # independent iterations for an interval
 _MOST_WANTED = 1000  # iterations; from more noise nobody can say how many it takes
 _SHORTEST_STRETCH_S = 1e-6  # no clock tells less, and what is shorter would have no exponential
 _BY_CHANCE = 3.3  # standard deviations that a healthy rank is beyond once in a thousand
+_MEAN_TO_SD = 1.2533  # of a normal distribution, over its mean absolute deviation
+_FEWEST_DEGREES = 4  # fewer would let hardly any rank be slow
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
     0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
@@ -58,15 +64,16 @@ class Straggler(Diagnosis):
     What it looks for
     -----------------
     A rank whose iterations are longer than those of the other ranks by more than 5 %, of two or three
-    ranks by more than 10 %, and by more than three scaled median absolute deviations of the others: the whole interval
-    by Student's t is above, at a level of 0.001 over all ranks, with iterations in a row that are alike counted as
-    fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul, device_copy,
-    kernel_launch), or their own work in a step, without waiting, where a benchmark tells it apart (fault_drill,
-    train_step). Ranks of a training step are compared only with those that execute as many FLOPs by the same operators,
-    send as many bytes and hold states as large. Where each node runs a step by itself, nodes are compared as well, by
-    the whole of their steps, in which links inside of them show. All cases of one benchmark on the same ranks count
-    together, each rank against its peers in that case. Where a rank that is 25 % slower might not have shown, ranks are
-    not judged.
+    ranks by more than 10 %, and by more than three scaled median absolute deviations of the others. Few ranks may be
+    alike by luck: up to 15 % it takes more deviations, by Student's t at a level of 0.01 over all ranks. The whole
+    interval is above, by Student's t at a level of 0.001 over all ranks, with iterations in a row that are alike
+    counted as fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul,
+    device_copy, kernel_launch), or their own work in a step, without waiting, where a benchmark tells it apart
+    (fault_drill, train_step). Ranks of a training step are compared only with those that execute as many FLOPs by the
+    same operators, send as many bytes and hold states as large. Where each node runs a step by itself, nodes are
+    compared as well, by the whole of their steps, in which links inside of them show. All cases of one benchmark on
+    the same ranks count together, each rank against its peers in that case. Where a rank that is 25 % slower might
+    not have shown, ranks are not judged.
 
     Two or three CPU ranks are apart by chance for seconds on end, most in a short stretch of iterations: they have to
     differ by more than that, which is 20 % in one stretch of half a second and 11 % in three.
@@ -426,12 +433,17 @@ class _Team:
 def _usual(level: Sequence[float], wanders: float) -> float:
     """How many times longer a rank may take that is like the others, by how far those are apart.
 
-    Of two or three ranks the others say too little of that: what they are apart by chance has to be known.
+    Of two or three ranks the others say too little of that: what they are apart by chance has to be known. Of three
+    others two agree by luck, so that each of them counts.
     """
     if len(level) < 3:
         return max(1 + SMALLEST_EFFECT_OF_FEW, math.exp(_BY_CHANCE * wanders))
     middle = median(level)
-    return max(1 + SMALLEST_EFFECT, math.exp(3 * MAD * median(abs(value - middle) for value in level)))
+    apart = [abs(value - middle) for value in level]
+    robust = MAD * median(apart)
+    deviation = robust if len(level) > 3 else _MEAN_TO_SD * sum(apart) / (len(level) - 1)
+    most = max(3.0, quantile(BY_NATURE / (len(level) + 1), max(_FEWEST_DEGREES, len(level) - 1)))
+    return max(1 + SMALLEST_EFFECT, math.exp(3 * robust), min(1 + MOST_BY_NATURE, math.exp(most * deviation)))
 
 
 def _longer(differences: Sequence[float], level: float) -> _Longer:

@@ -44,6 +44,9 @@ WOULD_SHOW = 0.25
 MOST_LOW = 0.75
 """The part of its links that is low where a rail, or a rank in its rail, is the slow one and not single links."""
 
+MOST_SINGLE = 1 / 3
+"""The part of all links that may be low each by itself, with no unit, rail or block behind them: more are noise."""
+
 BLOCK_EFFECT = 0.25
 """Links between blocks are at least so much slower than three quarters of the links are."""
 
@@ -302,7 +305,7 @@ def spreads(cells: Mapping[Pair, float], host_of: Mapping[int, int] | None = Non
 def _spread(cells: Mapping[Pair, float], is_inside: bool) -> Spread:
     values, units = cells.values(), tuple(sorted({unit for cell in cells for unit in cell}))
     would_show = None
-    if len(values) >= FEWEST_PEERS and (is_uniform(values) or not is_inside):
+    if len(values) >= FEWEST_PEERS and (is_uniform(values) or not is_inside) and _are_few_low(cells):
         # two of four units are in five sixths of all cells, one of three in two thirds: the fast ones are the usual
         fast = max(values) if len(units) <= FEWEST_BY_ORDER else sorted(values)[(3 * len(values)) // 4]
         usual = median(values)
@@ -364,7 +367,7 @@ def _slow_nodes_and_links(
         if _is_low_again((unit,), links_again, limit)
     ]
     rest = {cell: value for cell, value in cells.items() if not suspected.keys() & {*cell}}
-    return [*nodes, *_slow_links(rest, best, again)]
+    return [*nodes, *_slow_links(rest, best, again)] if _are_few_low(rest) else []
 
 
 def _chance(rest: Collection[float], count: int, links: float) -> float:
@@ -448,9 +451,17 @@ def _most(links: Collection[Pair], low: Collection[Pair]) -> bool:
 
 
 def _slow_links(cells: Mapping[Pair, float], best: Mapping[Pair, float], again: Mapping[Pair, float]) -> list[Slow]:
-    if len(cells) < FEWEST_PEERS:
+    if len(cells) < FEWEST_PEERS or not _are_few_low(cells):
         return []
     return _low_links(cells, best, again, low_limit(cells.values()), median(cells.values()))
+
+
+def _are_few_low(cells: Mapping[Pair, float]) -> bool:
+    """Whether low links are the exception; where routes collide by chance, as hashed ones do, many are low."""
+    if not cells:
+        return True
+    limit, links = low_limit(cells.values()), _links(cells)
+    return sum(value < limit for value in links.values()) <= MOST_SINGLE * len(links)
 
 
 def _low_links(

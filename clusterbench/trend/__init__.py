@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Literal
 
 from clusterbench.benchmarks import benchmarks
@@ -21,6 +22,7 @@ from clusterbench.derive import read
 from clusterbench.derive.baseline import unfit
 from clusterbench.errors import SuiteError
 from clusterbench.formulas.statistics import median
+from clusterbench.formulas.student_t import quantile
 from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.rows import Row
 from clusterbench.run_folder import RunFolder
@@ -87,13 +89,16 @@ class Course:
         """Logarithm, above 0 where the figure got worse."""
         return -self.shift.log if self.series.kind.better == "higher" else self.shift.log
 
-    @property
-    def last_beyond(self) -> float:
-        """By how much the last value is worse than all others, as a logarithm; 0 where it is by less than they span."""
+    def last_beyond(self, tail: float) -> float:
+        """By how much the last value is worse than all others, as a logarithm.
+
+        0 where it is by less than they span, or where normal noise would put it there with a probability of ``tail``.
+        """
         sign = -1 if self.series.kind.better == "higher" else 1
         *before, last = [sign * math.log(value) for value in self.series.values]
         beyond = last - max(before)
-        return beyond if beyond > max(before) - min(before) else 0.0
+        usual = quantile(tail, len(before) - 1) * stdev(before) * math.sqrt(1 + 1 / len(before))
+        return beyond if beyond > max(before) - min(before) and last - fmean(before) > usual else 0.0
 
     def verdict(self, threshold: float) -> Verdict:
         """Of a change below the threshold: steady."""
@@ -141,11 +146,12 @@ class Trend:
     def worse_at_last(self) -> list[Course]:
         """What is called neither a step nor a drift, and is far worse in the last run than in all before it."""
         last = len(self.runs) - 1
+        tail = ALPHA / max(1, sum(moves(course.series.values) for course in self.courses))
         return [
             course
             for verdict in ("steady", "too few runs")
             for course in self.of(verdict)
-            if course.series.runs[-1] == last and course.last_beyond > math.log1p(self.threshold)
+            if course.series.runs[-1] == last and course.last_beyond(tail) > math.log1p(self.threshold)
         ]
 
     @property

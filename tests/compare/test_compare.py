@@ -115,6 +115,8 @@ def test_a_planted_slowdown_is_worse_and_the_rest_is_the_same(tmp_path: Path) ->
     assert verdicts(comparing) == {"a": "same", "b": "worse", "c": "better"}
     assert verdicts(compare_runs(base, new, margin=0.5)) == {"a": "same", "b": "same", "c": "same"}
     assert (comparing.exit_code, compare_runs(base, new, margin=0.5).exit_code) == (1, 0)
+    assert summary(comparing)[-2].startswith("Base is one run, which does not show how far runs differ by themselves")
+    assert not any("Base is one run" in sentence for sentence in summary(compare_runs(base, new, margin=0.5)))
     assert comparing.cautions == ()
     assert comparing.environment == ()
 

@@ -71,6 +71,31 @@ def test_equal_ranks_are_blamed_in_at_most_one_of_a_hundred_runs(noise: float, i
     assert rate <= 0.01
 
 
+def unlike(ranks: int, seed: int, slow: float = 1.0) -> list[list[float]]:
+    """Ranks that differ by 3 % by nature, as chips of one kind may, and little from iteration to iteration."""
+    draw = random.Random(1000 * ranks + seed)
+    factors = [math.exp(draw.gauss(0, 0.03)) for _ in range(ranks)]
+    factors[-1] *= slow
+    return [[0.01 * factor * math.exp(draw.gauss(0, 0.01)) for _ in range(20)] for factor in factors]
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(4, 0.03), (8, 0.05), (16, 0.05)])
+def test_ranks_that_differ_by_nature_are_seldom_blamed_and_one_that_is_a_third_slower_is(
+    ranks: int, most: float
+) -> None:
+    """12, 7 and 5 of 100 such runs named a rank: of three others two are alike by luck."""
+    blamed = sum(bool(answer(unlike(ranks, seed)).findings) for seed in range(200)) / 200
+    named = sum(
+        [finding.where for finding in answer(unlike(ranks, seed, 1.33)).findings] == [f"rank {ranks - 1} on n2"]
+        for seed in range(100)
+    )
+    print(
+        f"{ranks} ranks that differ by 3 %: {blamed:.1%} of healthy runs are blamed, a third slower is named in {named}"
+    )
+    assert blamed <= most
+    assert named >= 92
+
+
 def test_of_equal_ranks_it_says_what_would_have_shown() -> None:
     found = answer(samples(8))
     assert found.state == "healthy"
@@ -80,8 +105,8 @@ def test_of_equal_ranks_it_says_what_would_have_shown() -> None:
 def test_where_noise_would_hide_a_slow_rank_it_says_how_many_iterations_it_would_take() -> None:
     (part,) = answer(samples(4, noise=0.2)).not_judged
     assert part.sentence == (
-        "4 ranks in matmul (with this noise a rank would have to be 40 % slower to be named for sure; it takes about "
-        "109 iterations)"
+        "4 ranks in matmul (with this noise a rank would have to be 53 % slower to be named for sure; it takes about "
+        "476 iterations)"
     )
 
 

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 import pytest
 from click.testing import CliRunner, Result
 
+from clusterbench.cases.series import Shift
 from clusterbench.cli import main
-from clusterbench.trend import Series, _same
+from clusterbench.trend import Course, Series, Trend, _same
 from clusterbench.trend.changed import NOTHING, changes
 from clusterbench.types import MetricKind
 from tests.report.synthetic import ENVIRONMENT, Planted, case, observation, outcome, write_run
@@ -98,6 +99,26 @@ def test_a_last_run_that_is_far_worse_than_all_before_is_no_step_and_is_said(tmp
     assert f"Hold it against an earlier one: clusterbench compare {runs[-2]} {runs[-1]}" in said
     assert "alone" not in command(*series(tmp_path / "steady", [0.010] * 12)).output
     assert "alone" not in command(*series(tmp_path / "better", [0.010] * 11 + [0.005])).output
+
+
+def test_of_five_runs_the_last_is_seldom_far_worse_by_chance_and_half_slower_is_said() -> None:
+    """Of 30 figures one was in 60 of 100 series: four others span little by luck."""
+
+    def is_said(seed: int, slower: float = 1.0) -> bool:
+        draw = random.Random(seed)
+        values = [tuple(draw.lognormvariate(0, 0.02) for _ in range(4)) for _ in range(30)]
+        last = [draw.lognormvariate(0, 0.02) * (slower if figure == 0 else 1.0) for figure in range(30)]
+        kind = MetricKind("step_time", "s", "lower", "")
+        of_runs = [
+            Series("a", "step_time", kind, tuple(range(5)), (*before, now))
+            for before, now in zip(values, last, strict=True)
+        ]
+        courses = [Course(each, Shift("step", 2, 0.0, 1.0), 1.0, can_show=False) for each in of_runs]
+        trend = Trend(tuple("12345"), tuple("12345"), 0.02, tuple(courses), (), ())
+        return courses[0] in trend.worse_at_last if slower > 1 else bool(trend.worse_at_last)
+
+    assert sum(map(is_said, range(100))) <= 10
+    assert sum(is_said(seed, 1.5) for seed in range(100)) >= 95
 
 
 def test_a_change_below_the_threshold_is_steady(tmp_path: Path) -> None:
