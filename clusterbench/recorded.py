@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from clusterbench.expectation import Expectation
 from clusterbench.formulas.statistics import median, median_interval, summarise
@@ -35,12 +36,28 @@ class Recorded:
         how far repeats differ.
     source
         The runs, in words.
+    by_run
+        How many of the samples are of each run, in order; empty where that is not known.
     """
 
     unit: str
     samples: tuple[float, ...]
     within: tuple[float, float] | None
     source: str = ""
+    by_run: tuple[int, ...] = ()
+
+    def of_each_run(self) -> list[tuple[float, ...]]:
+        """As many samples of each run, its first ones; all of them where it is not known whose they are.
+
+        >>> Recorded("s", (1.0, 1.1, 2.0, 3.0, 3.1, 3.2), None, by_run=(2, 1, 3)).of_each_run()
+        [(1.0,), (2.0,), (3.0,)]
+        """
+        ends = [*accumulate(self.by_run or (len(self.samples),))]
+        fewest = min(self.by_run, default=len(self.samples))
+        return [
+            self.samples[end - count : end - count + fewest]
+            for end, count in zip(ends, self.by_run or ends, strict=True)
+        ]
 
     @cached_property
     def expectation(self) -> Expectation | None:

@@ -220,6 +220,10 @@ DAMAGES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
         lambda lines: [*lines[:2], changed(lines[2], samples=[0.01] * 8), *lines[3:]],
         ":3: damaged: 'num_samples' is 9, and there are 8.",
     ),
+    "samples of no run": (
+        lambda lines: [*lines[:2], changed(lines[2], by_run=[4, 4]), *lines[3:]],
+        ":3: damaged: 'by_run' comes to 8 samples, and there are 9.",
+    ),
     "text in place of a number": (
         lambda lines: [*lines[:2], changed(lines[2], value="fast"), *lines[3:]],
         ":3: damaged: 'value' is \"fast\", not a number.",
@@ -277,6 +281,21 @@ def test_a_run_that_differs_as_those_of_the_baseline_do_is_no_regression(tmp_pat
         "Undecided: 2 figures in which the runs of the baseline differ by more than their repeats, so that new counts "
         "as one run more. It takes a baseline of more runs."
     ) in said(done)
+
+
+def test_runs_with_other_numbers_of_repeats_are_kept_apart(tmp_path: Path) -> None:
+    """Samples were cut into equal parts, in which those of a run with two lay beside some of the next: REGRESSION."""
+    factors = (1.0, 1.06, 1.0, 1.06, 1.0, 1.06)
+    runs = [
+        run_of(tmp_path / f"run{number}", [factor * 0.010] * (2 if number % 2 else 5))
+        for number, factor in enumerate(factors)
+    ]
+    base = tmp_path / "base.jsonl"
+    verb("baseline", *(run.path for run in runs), "--out", base)
+    assert [recorded.by_run for recorded in step_times(base)] == [(5, 2, 5, 2, 5, 2)] * 2
+    done = verb("compare", base, run_of(tmp_path / "new", [0.0107] * 10).path)
+    assert done.exit_code == 3, done.output
+    assert "Undecided: 2 figures in which the runs of the baseline differ by more than their repeats" in said(done)
 
 
 def test_a_case_that_failed_now_is_a_regression(base: Path, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class _Machine:
 class _Figure:
     """``value``, ``low`` and ``high`` are for who reads the file: they follow from ``samples``.
 
-    Where these are few they follow from ``within``, too, and only there it is said.
+    Where these are few they follow from ``within``, too, and only there it is said. ``by_run`` are the samples of
+    each run.
     """
 
     case: str
@@ -56,6 +57,7 @@ class _Figure:
     num_samples: int
     samples: tuple[float, ...]
     within: tuple[float, ...] = ()
+    by_run: tuple[int, ...] = ()
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -149,11 +151,13 @@ def _recorded(path: Path, number: int, figure: _Figure, source: str) -> Recorded
         raise _damaged(path, number, f"'num_samples' is {figure.num_samples}, and there are {len(figure.samples)}")
     if len(figure.within) != (2 if len(figure.samples) < FEWEST else 0):
         raise _damaged(path, number, f"'within' is two numbers beside one or two samples, and not beside {FEWEST}")
+    if figure.by_run and (min(figure.by_run) < 1 or sum(figure.by_run) != len(figure.samples)):
+        said = f"comes to {sum(figure.by_run)} samples, and there are {len(figure.samples)}"
+        raise _damaged(path, number, f"'by_run' {said}")
     if figure.unit not in UNITS:
         raise _damaged(path, number, f"'{short(figure.unit)}' is no unit")
-    recorded = Recorded(
-        figure.unit, figure.samples, (min(figure.within), max(figure.within)) if figure.within else None, source
-    )
+    within = (min(figure.within), max(figure.within)) if figure.within else None
+    recorded = Recorded(figure.unit, figure.samples, within, source, figure.by_run)
     for name, follows in _quantiles(recorded).items():
         said = getattr(figure, name)
         agree = said is follows if said is None or follows is None else math.isclose(said, follows, rel_tol=_AGREE)
@@ -186,7 +190,9 @@ def baseline_text(baseline: Baseline) -> str:
 
 def _figure(case: str, hash: str, metric: str, recorded: Recorded) -> _Figure:
     samples, within = recorded.samples, recorded.within or ()
-    return _Figure(case, hash, metric, recorded.unit, len(samples), samples, within, **_quantiles(recorded))
+    return _Figure(
+        case, hash, metric, recorded.unit, len(samples), samples, within, recorded.by_run, **_quantiles(recorded)
+    )
 
 
 def _line(record: _Head | _Machine | _Figure) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -176,7 +177,9 @@ def _against(recorded: Recorded, base_runs: int, new: History, kind: MetricKind,
     is_of_time = metrics[0].iterations == len(new.observations[0].seconds[0])
     if not _is_of_each(of_new, new) or not (is_of_time or len(recorded.samples) > 1):
         return replace(figure, how="once")
-    return _with_ratio(figure)
+    of_runs = recorded.of_each_run()
+    base_runs = len(of_runs) if recorded.by_run else base_runs
+    return _with_ratio(replace(figure, base=tuple(chain.from_iterable(of_runs)), base_runs=base_runs))
 
 
 def _with_ratio(figure: Figure) -> Figure:

@@ -137,7 +137,8 @@ def _joined(of_runs: Sequence[Recorded]) -> Recorded:
     samples = tuple(sample for recorded in of_runs for sample in recorded.samples)
     ends = [end for recorded in of_runs for end in recorded.within or ()]
     within = (min(ends), max(ends)) if len(samples) < FEWEST else None
-    return Recorded(of_runs[0].unit, samples, within, few([recorded.source for recorded in of_runs]))
+    by_run = tuple(len(recorded.samples) for recorded in of_runs)
+    return Recorded(of_runs[0].unit, samples, within, few([recorded.source for recorded in of_runs]), by_run)
 
 
 def _sampled(reading: Reading) -> _Sampled:
