@@ -17,7 +17,7 @@ def keeps_input(held: Mapping[str, float], job: TrainingJob) -> bool:
     return "layer.inputs" in held or job.device == "cuda" or job.compute_bytes >= 4
 
 
-def cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
+def _cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
     """Whether +sp cuts the last product of a layer that is computed again, which then takes most.
 
     Where only inputs are kept, a CPU needs more to compute the layer again.
@@ -27,7 +27,7 @@ def cuts_last_product(job: TrainingJob, held: Mapping[str, float]) -> bool:
 
 
 def at_layer_end(
-    job: TrainingJob, held: Mapping[str, float], makes_input: bool, parts: int = 1, messages: bool = False
+    job: TrainingJob, held: Mapping[str, float], makes_input: bool, parts: int, messages: bool = False
 ) -> float:
     """Bytes at the end of the last layer beside what is kept of it, its output among them.
 
@@ -46,7 +46,7 @@ def at_layer_end(
         Whether messages count, too: rows as they came to their experts, and as they came back.
     """
     output = residual_bytes(job)
-    if cuts_last_product(job, held):  # the output is not there yet
+    if _cuts_last_product(job, held):  # the output is not there yet
         return _cut_product(job)
     if "layer.inputs" in held:
         return float(output)
@@ -63,7 +63,7 @@ def at_layer_end(
     return float((streams + products + 1) * output)
 
 
-def before_loss(job: TrainingJob, held: Mapping[str, float], parts: int = 1, messages: bool = False) -> float:
+def before_loss(job: TrainingJob, held: Mapping[str, float], parts: int, messages: bool = False) -> float:
     """Bytes when the last layer of all comes to its end, of which a loss over few logits needs less."""
     of_layers = sum([size for name, size in held.items() if name.startswith("layer.")])
     makes_input = job.num_layers > 1 or not job.layout.uses("tp")
