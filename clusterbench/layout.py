@@ -272,6 +272,15 @@ class ParallelLayout:
         return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
 
     @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Those of more than one rank, in the order of ``AXES``.
+
+        >>> ParallelLayout.parse("dp2-tp2+sp+ep2").axes
+        ('dp', 'tp')
+        """
+        return tuple(axis for axis in AXES if self.uses(axis))
+
+    @cached_property
     def columns(self) -> Mapping[str, bool | int]:
         """Degrees and riders by name, as a point of a training case has them.
 
@@ -474,10 +483,6 @@ class ParallelLayout:
             ranks = [stage * of_pp + dp * of_dp + cp * of_cp + tp * of_tp for dp, cp, tp in places]
             groups += [ranks[start : start + self.ep] for start in range(0, len(ranks), self.ep)]
         return sorted(groups)
-
-    def mesh_shape(self) -> tuple[int, int, int, int]:
-        """Degrees in the order of ``AXES``: pp, dp, cp, tp."""
-        return self.pp, self.dp, self.cp, self.tp
 
     def mesh_ranks(self, rank_order: str = "megatron") -> list[list[list[list[int]]]]:
         """Ranks as a nested list indexed ``[pp][dp][cp][tp]``, as a DeviceMesh takes them.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from clusterbench.cluster import Cluster
 
@@ -48,6 +48,9 @@ Nothing: not recorded."""
 
 Severity = Literal["error", "warning", "note"]
 """``error``: a figure is missing or void. ``warning``: likely a loss. ``note``: worth knowing."""
+
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The worst first."""
 
 FAIL_ON = ("incomplete", "not-proven", "suspect", "not-judged", "unsteady")
 """What may make a run end with exit code 1 beside a wrong result, which always does; docs/verdict.md."""

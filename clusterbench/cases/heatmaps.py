@@ -182,14 +182,10 @@ def _name(own: Options, cases: Sequence[Trained]) -> str:
 def _is_a_choice(cells: Mapping[Cell, Sequence[Trained]]) -> bool:
     """Several cells, of which some had layouts of two axes to choose from, each tried in one way only."""
     choice = [cases for cases in cells.values() if sum(case.is_measured for case in cases) >= FEWEST]
-    mixed = [cases for cases in choice if len({_axes(case) for case in cases}) >= FEWEST]
+    mixed = [cases for cases in choice if len({case.layout.axes for case in cases}) >= FEWEST]
     once = all(len({_tried(case) for case in cases}) == len(cases) for cases in cells.values())
     return len(cells) > 1 and bool(mixed) and once
 
 
 def _tried(case: Trained) -> tuple[object, ...]:
     return *configuration(case), _plain(case.point.get("attempt"))
-
-
-def _axes(case: Trained) -> tuple[str, ...]:
-    return tuple(axis for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis))

@@ -27,7 +27,8 @@ _MOST_PARTS, _LEAST_POINTS = 2, 1.0
 _AS_MUCH = 0.02  # of a step: a smaller difference is no reason
 DIFFERS = "differs: "
 EXPOSED = "exposed communication of a traced step"
-_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+DEGREES = ("dp", "tp", "pp", "cp", "ep")
+"""In the order in which a heatmap's cell and what lost in it say them."""
 
 Ranking = Callable[[Trained], float]
 """What cases of a cell are ranked by; 0 where a case has no such figure."""
@@ -295,9 +296,7 @@ def _by_other_figures(case: Trained, fastest: Trained) -> Iterator[str]:
 def _by_choice(case: Trained, fastest: Trained) -> str:
     """In what the configurations differ: no reason, but all that is known."""
     own, other = case.layout, fastest.layout
-    pairs: dict[str, tuple[object, object]] = {
-        name.upper(): (own.degree(name), other.degree(name)) for name in _DEGREES
-    }
+    pairs: dict[str, tuple[object, object]] = {name.upper(): (own.degree(name), other.degree(name)) for name in DEGREES}
     pairs |= {"ZeRO": (own.zero, other.zero), "MBS": (configuration(case)[1], configuration(fastest)[1])}
     words = [f"{name} {mine} instead of {theirs}" for name, (mine, theirs) in pairs.items() if mine != theirs]
     if own.sp != other.sp:

@@ -11,7 +11,6 @@ from clusterbench.cases.ranking import doubt, percent
 from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, bars_note, curves_note
 from clusterbench.drawing.bars import Bars
-from clusterbench.layout import AXES
 from clusterbench.run_folder.attempts import History
 from clusterbench.units import format_value
 from clusterbench.words import few, plural
@@ -103,8 +102,7 @@ def _is_mixed(group: Sequence[Trained]) -> bool:
     """More than the degrees of one parallelism: at least two axes, and three layouts with a figure."""
     if len(group) < FEWEST:
         return False  # as are most groups of a large sweep
-    layouts = {case.layout for case in group}
-    axes = {axis for axis in AXES if any(layout.uses(axis) for layout in layouts)}
+    axes = {axis for case in group for axis in case.layout.axes}
     return len(axes) > 1 and len({case.layout for case in group if _speed(case)}) >= FEWEST
 
 

@@ -9,13 +9,13 @@ from clusterbench.cases.trained import Trained, are_most, changes, groups_that_d
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.drawing.bars import Bars
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.units import format_value
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 4
-ORDER = ("none", "selective", "full")
 
 
 class Recompute(Chart[list[list[Trained]]]):
@@ -64,7 +64,7 @@ def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
 
 
 def _panels(group: Sequence[Trained], title: str) -> Iterator[Panel]:
-    shown = sorted(group, key=lambda case: ORDER.index(_kind(case)) if _kind(case) in ORDER else len(ORDER))
+    shown = sorted(group, key=lambda case: KINDS.index(_kind(case)) if _kind(case) in KINDS else len(KINDS))
     labels = [_kind(case) for case in shown]
     missing = {number: said(case.row.status) for number, case in enumerate(shown) if not case.is_measured}
     cases = [case.row.case for case in shown]

@@ -57,15 +57,11 @@ class Strategies(Chart[list[list[Trained]]]):
 def _is_a_comparison(group: Sequence[Trained]) -> bool:
     """Several ways of sharing, beside the one that shares nothing."""
     measured = [case for case in group if case.is_measured]
-    return any(map(_is_plain, group)) and len({_axes(case) for case in measured}) > 2 and len(measured) > 5
-
-
-def _axes(case: Trained) -> tuple[str, ...]:
-    return tuple(axis for axis in ("pp", "dp", "cp", "tp") if case.layout.uses(axis))
+    return any(map(_is_plain, group)) and len({case.layout.axes for case in measured}) > 2 and len(measured) > 5
 
 
 def _is_plain(case: Trained) -> bool:
-    return _axes(case) == ("dp",) and not case.layout.riders and case.point.get("recompute", "none") == "none"
+    return case.layout.axes == ("dp",) and not case.layout.riders and case.point.get("recompute", "none") == "none"
 
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cases import Reading
 from clusterbench.cases.heatmaps import Cell, Heatmap
 from clusterbench.cases.ranking import (
+    DEGREES,
     Contest,
     Mfu,
     Ranking,
@@ -227,7 +228,7 @@ def _words(cases: Sequence[Trained], tops: Sequence[Trained], shade: str, figure
 def _short(case: Trained, letters: int) -> list[str]:
     """``DP4 TP2``, ``PP2``, ``GAS 8 MBS 2``, ``ZeRO-1``: the degrees in use, in lines of so many letters."""
     layout = case.layout
-    degrees = [f"{axis.upper()}{layout.degree(axis)}" for axis in ("dp", "tp", "pp", "cp", "ep") if layout.uses(axis)]
+    degrees = [f"{axis.upper()}{layout.degree(axis)}" for axis in DEGREES if layout.uses(axis)]
     degrees = [f"{degree}+SP" if layout.sp and degree.startswith("TP") else degree for degree in degrees]
     _, micro_batch_size, steps = configuration(case)
     batch = [f"GAS\u00a0{steps}"] if steps else []

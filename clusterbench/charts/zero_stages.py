@@ -10,12 +10,12 @@ from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.charts._memory_colours import memory_colours
 from clusterbench.charts._traffic_colours import traffic_colours
 from clusterbench.drawing.bars import Bars
+from clusterbench.job.passes import STATES
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 3
-KEPT = ("parameters", "gradients", "optimizer_state")
 
 
 class ZeroStages(Chart[list[list[Trained]]]):
@@ -70,7 +70,7 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
     cases = [case.row.case for case in group]
     figures = []
     for title, metric, categories in (
-        ("At rest", "memory_at_rest", KEPT),
+        ("At rest", "memory_at_rest", STATES),
         ("At its peak", "peak_memory", memory_parts(group)),
     ):
         held = {said(name): [case.value(metric, name) for case in group] for name in categories}
@@ -115,7 +115,7 @@ def _sent(case: Trained) -> float:
 
 
 def _kept(case: Trained) -> float:
-    return sum(case.value("memory_at_rest", name) or 0.0 for name in KEPT)
+    return sum(case.value("memory_at_rest", name) or 0.0 for name in STATES)
 
 
 def _sentence(group: Sequence[Trained]) -> str:

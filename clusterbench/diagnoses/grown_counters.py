@@ -17,10 +17,8 @@ from clusterbench.tools.error_counters import (
     kind_of,
     severity_of,
 )
-from clusterbench.types import HostCounters, Observation, Severity
+from clusterbench.types import SEVERITIES, HostCounters, Observation, Severity
 from clusterbench.words import Word, few, plural
-
-_WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 @dataclass
@@ -90,7 +88,7 @@ class GrownCounters(Diagnosis):
         records = [seen for history in reading.histories if history.ran_here for seen in history.observations]
         places = _places(records)
         findings = [finding for key, place in places.items() if (finding := _finding(*key, place)) is not None]
-        findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+        findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         read = _read(records)
         if any(finding.severity != "note" for finding in findings) or not read:
             healthy: tuple[str, ...] = ()
@@ -134,7 +132,7 @@ def _finding(host: str, where: str, place: _Place) -> Finding | None:
         name: _severity(severity_of(name, count, place.over_s, place.packets), place)
         for name, count in place.counts.items()
     }
-    names = sorted(severities, key=lambda name: _WORST_FIRST.index(severities[name]))
+    names = sorted(severities, key=lambda name: SEVERITIES.index(severities[name]))
     worst = names[0]
     cases = list(dict.fromkeys(place.cases[worst]))
     voids = MEANINGS[worst].voids and place.carried

@@ -8,7 +8,7 @@ from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.host_facts import mapping
 from clusterbench.measured.disturbed import HELD_BACK
-from clusterbench.types import Severity
+from clusterbench.types import SEVERITIES, Severity
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -22,7 +22,6 @@ _SEVERITY: Mapping[str, Severity] = {
 _HARMLESS = ("gpu_idle", "application_clocks", "display_clocks")
 # With locked clocks NVML gave neither idle nor any other reason: JuliaGPU/CUDA.jl, pull request 2194.
 _LOCKED_BELOW, _FEWEST_SAMPLES, _SAME_CLOCK_HZ = 0.95, 10, 1e6
-_WORST_FIRST = ("error", "warning", "note")
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Throttling(Diagnosis):
             for finding in _findings(host, reason, gpus, reading)
         ]
         findings += _locked(reading)
-        findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+        findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         sampled = set(_sampled(reading))
         healthy = (f"clocks of {plural(len(sampled), 'GPU')} were not lowered by heat or a fault",) if sampled else ()
         if sampled or not any(history.case.device == "cuda" and history.observations for history in reading.histories):

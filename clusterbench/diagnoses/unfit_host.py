@@ -3,14 +3,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from clusterbench.cases import Reading
 from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.diagnoses import Answer, Diagnosis, Finding
-from clusterbench.types import Severity
+from clusterbench.types import SEVERITIES
 from clusterbench.words import few, plural
-
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 class UnfitHost(Diagnosis):
@@ -72,13 +71,13 @@ def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         (notes[finding.what] if finding.severity == "note" else against[finding.host]).append(finding)
     hosts = sorted(against.values(), key=_badness)
-    of_hosts = [each for of_host in hosts for each in sorted(of_host, key=lambda one: _SEVERITIES.index(one.severity))]
-    return [*of_hosts, *map(_shared, notes.values())]
+    of_hosts = [sorted(of_host, key=lambda finding: SEVERITIES.index(finding.severity)) for of_host in hosts]
+    return [*chain.from_iterable(of_hosts), *map(_shared, notes.values())]
 
 
 def _badness(findings: Sequence[Finding]) -> tuple[int, ...]:
     """Smaller is worse."""
-    return tuple(-sum(finding.severity == severity for finding in findings) for severity in _SEVERITIES)
+    return tuple(-sum(finding.severity == severity for finding in findings) for severity in SEVERITIES)
 
 
 def _shared(alike: Sequence[Finding]) -> Finding:

@@ -10,10 +10,9 @@ from typing import Literal
 
 from clusterbench.checks import Check, Judged, checks
 from clusterbench.diagnoses import Answer, diagnoses
-from clusterbench.types import Severity
+from clusterbench.types import SEVERITIES, Severity
 from clusterbench.words import sections
 
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 Word = Literal["SUSPECT", "NOT JUDGED", "HEALTHY"]
 
 

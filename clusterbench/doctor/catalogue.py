@@ -12,9 +12,8 @@ from typing import Literal
 
 from clusterbench.checks import checks
 from clusterbench.diagnoses import diagnoses
-from clusterbench.doctor import SEVERITIES
 from clusterbench.doctor.nccl_log import RULES
-from clusterbench.types import Severity
+from clusterbench.types import SEVERITIES, Severity
 
 State = Literal[
     "every run and doctor --quick", "runs and doctor", "doctor --log", "doctor --hosts, --launch", "not yet"

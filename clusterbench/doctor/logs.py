@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from clusterbench.checks import checks
 from clusterbench.checks._kernel_log import KernelLogCheck
 from clusterbench.checks.nvlink_state import LINKS
-from clusterbench.doctor import SEVERITIES, Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
+from clusterbench.doctor import Examination, Found, Healthy, NotJudged, examine, nccl_log, torch_log
 from clusterbench.doctor.files import hosts_by_folder
 from clusterbench.doctor.peers import WeakPairs, weak_pairs
 from clusterbench.doctor.readers import readers
@@ -62,7 +62,7 @@ from clusterbench.tools import (
 )
 from clusterbench.tools._prefix import PlainLine, num_left_out
 from clusterbench.tools.xid import sxid
-from clusterbench.types import Severity
+from clusterbench.types import SEVERITIES, Severity
 from clusterbench.words import few, plural
 
 _MOST_QUOTED = 120

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from clusterbench.doctor import SEVERITIES, Examination, Found
+from clusterbench.doctor import Examination, Found
 from clusterbench.terminal import columns
+from clusterbench.types import SEVERITIES
 from clusterbench.words import few, plural
 
 _LABEL = 9

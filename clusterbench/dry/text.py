@@ -29,8 +29,6 @@ LARGEST = 8
 MOST_LINES = 40
 """Of what is sent in order."""
 
-_STATES_WORDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state"}
-
 
 def dry_text(
     ranks: Sequence[DryRank],

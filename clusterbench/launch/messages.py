@@ -583,7 +583,6 @@ class Leave:
     """To a worker: no case follows."""
 
 
-SpawnerOrder = Spawn
 ZygoteOrder = ForkStore | ForkWorkers
 ZygoteEvent = ZygoteBegun | ZygoteReady | ImportFailed | Forked | ChildExited
 WorkerOrder = RunCase | GoOn | Leave

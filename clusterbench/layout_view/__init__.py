@@ -12,7 +12,7 @@ from clusterbench.formulas.collectives import RECV
 from clusterbench.formulas.pipeline import layers_by_stage
 from clusterbench.formulas.schedules import Bubble
 from clusterbench.job import TrainingJob
-from clusterbench.layout import AXES, RANK_ORDERS, ParallelLayout
+from clusterbench.layout import RANK_ORDERS, ParallelLayout
 from clusterbench.layout_view.meanings import MEANINGS, Mix, mix_of
 from clusterbench.layout_view.step import Phase, phases_of
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
@@ -146,7 +146,7 @@ def view_layout(
     sent = None if job is None else _sent(job)
     axes = tuple(
         _axis(name, layout, rank_order, each, None if sent is None else sent.get(name, {}))
-        for name in (*(axis for axis in reversed(AXES) if layout.uses(axis)), *layout.views)
+        for name in (*reversed(layout.axes), *layout.views)
     )
     orders = tuple(_orders(layout, rank_order, each))
     view = LayoutView(layout, rank_order, num_nodes, each, axes, orders, phases, mix_of(layout, rank_order), job)

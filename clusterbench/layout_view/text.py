@@ -185,7 +185,7 @@ def _is_idle(axis: AxisView) -> bool:
 
 
 def _places(view: LayoutView) -> list[str]:
-    used = [axis for axis in AXES if view.layout.uses(axis)] or ["tp"]
+    used = view.layout.axes or ("tp",)
     shown = min(view.layout.world_size, GROUPS_SHOWN * 4)
     rows = [
         [rank, view.node(rank), *(view.layout.coordinates(rank, view.rank_order)[axis] for axis in used)]

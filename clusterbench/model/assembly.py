@@ -81,11 +81,6 @@ class Weight:
         return parameter
 
     @property
-    def local_name(self) -> str:
-        """Of the parameter, within the model of this rank."""
-        return self._called(self.leaf)
-
-    @property
     def graded(self) -> nn.Parameter:
         """The parameter that gets the gradient in backward."""
         parameter = getattr(self.module, self.graded_leaf or self.leaf)
@@ -95,10 +90,7 @@ class Weight:
     @property
     def graded_name(self) -> str:
         """Its name within the model of this rank."""
-        return self._called(self.graded_leaf or self.leaf)
-
-    def _called(self, leaf: str) -> str:
-        return f"{self.name.rpartition('.')[0]}.{leaf}"
+        return f"{self.name.rpartition('.')[0]}.{self.graded_leaf or self.leaf}"
 
     @property
     def value(self) -> Tensor:

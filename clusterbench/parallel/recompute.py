@@ -41,6 +41,10 @@ EXCHANGED = "layer.attention.output_of_heads"
 """Is among the activations where attention has other heads and tokens than what is around it: with Ulysses."""
 
 
+KINDS = ("none", "selective", "full")
+"""From least to most computed again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recompute(Parallelism):
     """Trades arithmetic for memory, layer by layer (torch.utils.checkpoint). No axis of its own.
@@ -66,7 +70,7 @@ class Recompute(Parallelism):
         "none",
         "what backward computes again: full keeps the inputs of layers only; selective is operator-level: keeps the "
         "results of matrix products and attention, repeats the cheap operations between them",
-        choices=("none", "selective", "full"),
+        choices=KINDS,
         label="{} recompute",
         alters="nothing",
     )

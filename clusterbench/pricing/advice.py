@@ -18,13 +18,13 @@ from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import Fit, fit
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RIDERS, ParallelLayout, every_layout
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.precision import MASTER
 from clusterbench.pricing import Price, price, step_seconds
 from clusterbench.pricing.profiles import PricedJob, Profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.shape import ModelShape
 
-RECOMPUTED = ("none", "selective", "full")
 TO_MEASURE = 5
 MOST_RANKS = 4096
 """Up to which more nodes are tried where nothing fits."""
@@ -217,7 +217,7 @@ def least_form(question: Question, profile: Profile) -> Form | None:
 def _smallest_forms(question: Question, profile: Profile) -> Iterator[PricedJob]:
     """Each legal layout with micro-batches of one sequence, and as much recomputed as the framework can."""
     for layout in every_layout(question.world_size, question.shape.num_experts):
-        for recompute in reversed(RECOMPUTED):
+        for recompute in reversed(KINDS):
             priced = PricedJob(_job(question, layout, 1), question.gpus_per_node, recompute=recompute)
             if profile.objection(priced) is None:
                 yield priced
@@ -268,10 +268,10 @@ def _candidates(question: Question, profile: Profile, known: KnownRates, refused
             # where more than fill the pipeline, as many are in flight as of smaller ones, and gradients beside them
             is_larger = job.gradient_accumulation_steps > layout.pp
             last: Candidate | None = None
-            for recompute in RECOMPUTED:
+            for recompute in KINDS:
                 priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
                 if (why := profile.objection(priced)) is not None:
-                    refused[why] += recompute == RECOMPUTED[0]
+                    refused[why] += recompute == KINDS[0]
                     continue
                 is_hopeless = is_larger and recompute in too_large
                 held = math.inf if is_hopeless else profile.held(priced, question.memory_bytes)

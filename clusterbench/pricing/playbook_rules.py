@@ -29,7 +29,7 @@ class Rule:
 
 def _is_alone(layout: ParallelLayout) -> bool:
     """One way of sharing the work: tp, or copies of the data in whatever stage of ZeRO."""
-    return sum(layout.uses(axis) for axis in ("pp", "dp", "cp", "tp")) == 1 and not layout.uses("ep")
+    return len(layout.axes) == 1 and not layout.uses("ep")
 
 
 def _is_data_only(layout: ParallelLayout) -> bool:

@@ -13,6 +13,7 @@ from clusterbench.formulas.transformer import hardware_flops, model_flops
 from clusterbench.job import MOST_TOKENS, TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import as_yaml
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.published_speed import COUNTS
 from clusterbench.pricing.step_table import TableRow
@@ -200,7 +201,7 @@ class _Row:
         if not text or (name == "recompute" and text not in _AGAIN):
             self.recompute = text.removesuffix("+sp") + "+SP" * text.endswith("+sp")
             return
-        said = text if text in ("none", "selective", "full") else _AGAIN.get(text)
+        said = text if text in KINDS else _AGAIN.get(text)
         if said is None and text not in YES_OR_NO:
             raise CannotPriceError(
                 f"{name} is {as_yaml(text)}, and prices are of none, selective and full: of every layer, not of some"

@@ -34,7 +34,7 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.probes import probe_lines, probed_rates
 from clusterbench.pricing.profiles import Profile, named_profile
 from clusterbench.pricing.published_speed import named_lines, timed
-from clusterbench.pricing.rates import CPU, RATES, KnownRates
+from clusterbench.pricing.rates import CPU, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
 from clusterbench.pricing.step_table import StepTable, TableRow, as_usual
@@ -536,12 +536,3 @@ def _cells(priced: Priced) -> Mapping[str, object]:
     if row.step_s is not None:
         cells |= {"measured_step_s": f"{row.step_s:.6g}", "error": f"{of.step_s / row.step_s - 1:+.4f}"}
     return cells
-
-
-def rate_lines(known: KnownRates) -> list[str]:
-    """Every rate with its interval, its origin and what it is, a line each."""
-    return [
-        f"{key}: {format_value(rate.value, rate.unit)} ({format_value(rate.low, rate.unit)} to "
-        f"{format_value(rate.high, rate.unit)}), {rate.origin}: {rate.source}; {RATES[key.split('[')[0]][1]}"
-        for key, rate in known.by_key.items()
-    ]

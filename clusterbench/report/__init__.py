@@ -34,6 +34,7 @@ from clusterbench.report.suspects import suspects
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.template import css, template
 from clusterbench.run_folder import RunFolder
+from clusterbench.types import SEVERITIES
 from clusterbench.verdict import Verdict, verdict
 from clusterbench.words import few, plural, sections
 
@@ -385,7 +386,7 @@ def _said(answers: Mapping[str, Answer]) -> Iterator[dict[str, Any]]:
 
 
 def _severity(findings: Sequence[Finding]) -> int:
-    return min(("error", "warning", "note").index(finding.severity) for finding in findings)
+    return min(SEVERITIES.index(finding.severity) for finding in findings)
 
 
 def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) -> dict[str, Any]:
@@ -407,7 +408,7 @@ def _group(name: str, findings: Sequence[Finding], places: Mapping[str, int]) ->
     return {
         "title": title if are_notes else f"{in_words(name)}: {title}",
         "about": "Worth knowing; no fault" if are_notes else summary(kind).rstrip("."),
-        "severity": ("error", "warning", "note")[_severity(findings)],
+        "severity": SEVERITIES[_severity(findings)],
         "total": len(counted),
         "is_said": len(counted) == 1 and counted[0].brief in ("", counted[0].what) and not _home(counted[0], places),
         "shown": [(finding, _home(finding, places)) for finding in counted[:_SHOWN]],

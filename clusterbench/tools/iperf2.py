@@ -10,14 +10,13 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
+from clusterbench.tools._iperf import rate_and_bytes
 
 _ENDS = re.compile(r"\[ *(?P<stream>\*?\d+)\] local (?P<local>\S+) port \d+ connected with (?P<peer>\S+) port \d+")
 _ROW = re.compile(
     r"\[ *(?P<stream>\*?\d+|SUM)(?:-\d+)?\] +(?P<begin>\d+\.\d+)- *(?P<end>\d+\.\d+) +sec +(?P<moved>[\d.]+) "
     r"(?P<of>[KMGT]?)Bytes +(?P<rate>[\d.]+) (?P<unit>[KMGT]?)(?P<what>bits|Bytes)/sec\b.*"
 )
-_TEN = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_TWO = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 _LIKENESS, _ROUNDED_S = 0.02, 0.05
 
 
@@ -63,8 +62,8 @@ def parse(text: str) -> Iperf2:
     if len(sums) != 1 or not connected:
         raise ToolError(f"the text holds {len(sums)} sums of iperf 2 over all streams and all of the time, and not one")
     number, row = sums[0]
-    rate = float(row["rate"]) * (_TEN[row["unit"]] / 8 if row["what"] == "bits" else _TWO[row["unit"]])
-    seconds, moved = float(row["end"]), float(row["moved"]) * _TWO[row["of"]]
+    rate, moved = rate_and_bytes(row)
+    seconds = float(row["end"])
     if not rate or not moved:
         raise ToolError(f"nothing was moved: {row[0].strip()!r}")
     if abs(rate * seconds - moved) > _LIKENESS * moved + _ROUNDED_S * rate:

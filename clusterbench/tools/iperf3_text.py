@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
+from clusterbench.tools._iperf import rate_and_bytes
 
 _STREAM = re.compile(r"(?m)^\s*\[ *(\d+)\](?:\[\w+-\w+\])? +(?:local |[\d.]+-[\d.]+ +sec )")
 _ENDS = re.compile(r"\[ *\d+\] local (?P<local>\S+) port \d+ connected to (?P<peer>\S+) port \d+")
@@ -17,8 +18,6 @@ _SUM = re.compile(
     r"(?P<rate>[\d.]+) (?P<unit>[KMGT]?)(?P<what>bits|Bytes)/sec(?: +(?P<again>\d+))? +(?P<side>sender|receiver)\s*"
 )
 _DATAGRAMS = re.compile(r"(?m)^\[ ID\] .*Datagrams\s*$")
-_TEN = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_TWO = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 _LIKENESS = 0.02
 
 
@@ -59,8 +58,8 @@ def parse(text: str) -> IperfText:
     if len(arrived) != 1:
         raise ToolError(f"the text holds {len(arrived)} runs of iperf3 whose receiver's sum is there, and not one")
     number, sums = arrived[0]
-    rate = float(sums["rate"]) * (_TEN[sums["unit"]] / 8 if sums["what"] == "bits" else _TWO[sums["unit"]])
-    seconds, moved = float(sums["end"]), float(sums["moved"]) * _TWO[sums["of"]]
+    rate, moved = rate_and_bytes(sums)
+    seconds = float(sums["end"])
     if not rate or not moved:
         raise ToolError(f"nothing arrived by what the receiver says: {sums[0].strip()!r}")
     if abs(rate * seconds - moved) > _LIKENESS * moved:

@@ -12,9 +12,10 @@ from clusterbench.cluster import Cluster, Found, MachineOptions, accelerators
 from clusterbench.job import TrainingJob
 from clusterbench.launch.dry import plan_of
 from clusterbench.layout import ParallelLayout, every_layout
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
-from clusterbench.pricing.advice import RECOMPUTED, Advice, Candidate, Question, advise, order_words
+from clusterbench.pricing.advice import Advice, Candidate, Question, advise, order_words
 from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.profiles.ours import Ours
@@ -45,7 +46,7 @@ def test_the_fastest_is_the_fastest_of_every_form_there_is(advice):
     of, best = question(), None
     for layout in every_layout(of.world_size):
         for power in range(6):
-            for recompute in RECOMPUTED:
+            for recompute in KINDS:
                 job = TrainingJob(of.shape, layout, 4096, 32, 2**power, "bfloat16", device="cuda")
                 priced = PricedJob(job, 4, recompute=recompute)
                 if Ours().objection(priced) is None:
