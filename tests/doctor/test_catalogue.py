@@ -12,8 +12,8 @@ from clusterbench.checks import checks
 from clusterbench.diagnoses import diagnoses
 from clusterbench.doctor.catalogue import IN_LOGS, KNOWN, OF_LOGS, OF_RUNS, QUESTIONS, WAITS, entries, markdown
 from clusterbench.doctor.listing import listing
-from clusterbench.doctor.logs import _NO_TABLE
 from clusterbench.doctor.nccl_log import RULES
+from clusterbench.doctor.readers.nvidia_smi_table import _NO_TABLE
 from clusterbench.doctor.torch_log import MESSAGES
 
 ROOT = Path(__file__).parents[2]
