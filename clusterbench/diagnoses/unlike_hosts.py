@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.formulas.statistics import median
 from clusterbench.host_facts import Host, at, described_hosts, driver, mapping, mappings, nccl, package
 from clusterbench.types import Severity
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 MOST_CLOCK_OFFSET_S = 1.0
 MEMORY_TOLERANCE = 0.015
@@ -83,7 +83,7 @@ def of_facts(environment: Mapping[str, Any]) -> Answer:
     described = sum(bool(host) for host in (environment.get("hosts") or {}).values())
     findings = tuple(
         Finding(
-            f"host{'s' * (len(difference.hosts) > 1)} {_listed(difference.hosts)}",
+            f"host{'s' * (len(difference.hosts) > 1)} {few(difference.hosts)}",
             difference.sentence,
             difference.severity,
             # Where the odd ones are not the fewer, nothing says which of them are as they should be.
@@ -162,16 +162,11 @@ def _compared(what: str, known: Mapping[str, str], severity: Severity) -> Differ
     # Of values that are equally common, that of the first host stands for the others.
     usual = counts.most_common(1)[0][0]
     odd = {value: [host for host in known if known[host] == value] for value in counts if value != usual}
-    words = [f"{value} on {_listed(own)}" for value, own in odd.items()]
+    words = [f"{value} on {few(own)}" for value, own in odd.items()]
     rest = [host for host in known if known[host] == usual]
-    others = _listed(rest) if len(rest) == 1 else f"the other {len(rest)} hosts"
+    others = few(rest) if len(rest) == 1 else f"the other {len(rest)} hosts"
     sentence = f"{what} is {', '.join(words)} and {usual} on {others}"
     return Difference(sentence, tuple(host for own in odd.values() for host in own), severity)
-
-
-def _listed(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
-    return ", ".join(hosts[:_NAMED]) + more
 
 
 # What is looked at. None is what a host did not say.
@@ -276,7 +271,7 @@ def _memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
     usual = sorted(sizes.values())[len(sizes) // 2]
     odd = [name for name, size in sizes.items() if abs(size - usual) > MEMORY_TOLERANCE * usual]
     if 2 * len(odd) >= len(sizes):
-        words = " and ".join(f"{_gib(sizes[group[0]])} on {_listed(group)}" for group in _alike(sizes))
+        words = " and ".join(f"{_gib(sizes[group[0]])} on {few(group)}" for group in _alike(sizes))
         yield Difference(f"the memory is {words}", tuple(sizes))
     elif odd:
         words = ", ".join(f"{_gib(sizes[name])} on {name}" for name in odd[:_NAMED])

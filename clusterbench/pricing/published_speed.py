@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterbench.formulas.statistics import median
 from clusterbench.formulas.transformer import CONVENTIONS, hardware_flops, model_flops
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
 if TYPE_CHECKING:
     from clusterbench.pricing.profiles import PricedJob
@@ -197,6 +197,4 @@ def named_lines(numbers: Sequence[int]) -> str:
     >>> named_lines([3]), named_lines([2, 3, 4, 5, 6, 7, 8])
     ('line 3', 'lines 2, 3, 4, 5, 6 and 2 more')
     """
-    shown = ", ".join(map(str, numbers[:_MOST_LINES]))
-    more = f" and {len(numbers) - _MOST_LINES} more" if len(numbers) > _MOST_LINES else ""
-    return f"line{'s' if numbers[1:] else ''} {shown}{more}"
+    return f"line{'s' if numbers[1:] else ''} {few(numbers, _MOST_LINES)}"

@@ -7,16 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.peers import weak_gpus, weak_pairs
+from clusterbench.doctor.readers._copies import OF_HOST, OF_PAIRS
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.tools import gpu_copy
 from clusterbench.tools.gpu_copy import GpuCopy
 from clusterbench.words import few, plural
-
-_OF_PAIRS = "nvidia-smi topo -m; nvidia-smi nvlink -s", "NVLink's state; ACS and IOMMU off for bare metal"
-_OF_HOST = (
-    "nvidia-smi -q | grep -A8 'GPU Link Info'; lspci -vv | grep LnkSta",
-    "reseat the card; look at riser and slot",
-)
 
 
 class GpuCopyTable(HostText):
@@ -44,14 +39,13 @@ class GpuCopyTable(HostText):
             worst = sorted(said.pairs, key=lambda pair: rates[pair].bytes_per_s)
             for pair in worst[:1] if said.gpu is not None else worst:
                 where = f"GPU {pair[0]} -> GPU {pair[1]}" if said.gpu is None else f"GPU {said.gpu} and all others"
-                found.append(_slow_copy("weak_pair", name, where, rates[pair], said.usual, "pair", *_OF_PAIRS))
+                found.append(_slow_copy("weak_pair", name, where, rates[pair], said.usual, "pair", *OF_PAIRS))
         for best in _with_host(copies).values():
             num_kinds += len(best) > 1
             slow = weak_gpus({gpu: copy.bytes_per_s for gpu, copy in best.items()})
             unclear += [slow.unclear] if slow.unclear else []
             found += [
-                _slow_copy("weak_copy", name, f"GPU {gpu}", best[gpu], slow.usual, "GPU", *_OF_HOST)
-                for gpu in slow.gpus
+                _slow_copy("weak_copy", name, f"GPU {gpu}", best[gpu], slow.usual, "GPU", *OF_HOST) for gpu in slow.gpus
             ]
         unknown = tuple(NotJudged("weak_pair", (name,), why, "nvidia-smi topo -m") for why in dict.fromkeys(unclear))
         if num_kinds == 0:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.peers import WeakPairs, weak_gpus, weak_pairs
+from clusterbench.doctor.readers._copies import OF_HOST, OF_PAIRS
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.errors import ToolError
 from clusterbench.tools import nvbandwidth
@@ -21,11 +22,6 @@ _FAILED = re.compile(r"(?m)^.*\[?CUDA_ERROR_(?!NOT_SUPPORTED)[A-Z_]+\]?.*$")
 _WRONG = re.compile(r"(?m)^.*Invalid value when checking the pattern.*$")
 _ONE_BY_ONE = re.compile("host_to_device|device_to_host|host_device|device_local")
 """Tests of one GPU after the other. Where all copy at once they share the host, and healthy ones differ twofold."""
-_OF_PAIRS = "nvidia-smi topo -m; nvidia-smi nvlink -s", "NVLink's state; ACS and IOMMU off for bare metal"
-_OF_HOST = (
-    "nvidia-smi -q | grep -A8 'GPU Link Info'; lspci -vv | grep LnkSta",
-    "reseat the card; look at riser and slot",
-)
 
 
 class NvbandwidthTables(HostText):
@@ -170,7 +166,7 @@ def _judged(test: str, matrix: Matrix, piece: _Piece, name: str) -> tuple[list[F
         for gpu in said_of_gpus.gpus:
             what = f"{test}: {_words(of_gpu[gpu], matrix)}, the median GPU {_words(said_of_gpus.usual, matrix)}"
             evidence = f"{name}:{piece.row(row)}"
-            found.append(Found("weak_copy", "error", (name,), f"GPU {gpu}", what, evidence, *_OF_HOST))
+            found.append(Found("weak_copy", "error", (name,), f"GPU {gpu}", what, evidence, *OF_HOST))
     return found, unclear, len(rates) if len(rates) > len(rows) and not unclear else 0
 
 
@@ -183,7 +179,7 @@ def _of_pairs(
         own = "N/A" if rate is None else _words(rate if matrix.unit == "B/s" else 1 / rate, matrix)
         what = f"{test}: {own}, the median pair {_words(said.usual, matrix)}"
         evidence = f"{name}:{piece.row(pair[0])}"
-        yield Found("weak_pair", "error", (name,), where, what, evidence, *_OF_PAIRS)
+        yield Found("weak_pair", "error", (name,), where, what, evidence, *OF_PAIRS)
 
 
 def _with_refused(rates: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
