@@ -27,8 +27,8 @@ LAYERS = (
     "proof",
     "trainers",
     "training",
-    "measured",
     "pricing",
+    "measured",
     "expected",
     "parallel",
     "model",
@@ -63,6 +63,7 @@ WITHOUT_TORCH = (
     "layout_view",
     "importing",
     "catalogue",
+    "confront",
     "suite",
     "planning",
     "run_folder",
@@ -74,6 +75,7 @@ WITHOUT_TORCH = (
     "parallel",
     "job",
     "tools",
+    "launchers",
     "facts",
     "checks",
     "doctor",
@@ -142,6 +144,29 @@ def layer(top: str) -> int:
     found = [number for number, names in enumerate(LAYERS) if top in names.split()]
     assert found, f"say in LAYERS where '{top}' belongs"
     return found[0]
+
+
+def drawn() -> list[tuple[str, bool]]:
+    """The folders and modules of the table in ``docs/architecture.md``, from the top, and whether each has its star."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`\S+` )+)(\* |… \* )?\|", page, re.MULTILINE)
+    return [
+        (name.removesuffix(".py").rstrip("/"), bool(star))
+        for names, star in rows
+        for name in re.findall(r"`(\S+)`", names)
+    ]
+
+
+def test_the_page_draws_these_layers():
+    order = [layer(name) for name, _ in drawn()]
+    assert order == sorted(order)
+    above_vocabulary = {name for names in LAYERS[:-1] for name in names.split() if (PACKAGE / name).is_dir()}
+    assert above_vocabulary - {name for name, _ in drawn()} == set()
+
+
+def test_the_page_marks_what_is_imported_with_torch_blocked():
+    vocabulary = LAYERS[-1].split()
+    assert {name for name, star in drawn() if star != (name in (*WITHOUT_TORCH, *vocabulary))} == set()
 
 
 def test_imports_go_down_only():
