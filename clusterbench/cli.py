@@ -21,8 +21,10 @@ from click.core import ParameterSource
 
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.garbage import uncollected
+from clusterbench.layout import RANK_ORDERS
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 from clusterbench.terminal import columns, fitted, open_closed_streams
+from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
 from clusterbench.units import parse_time
 from clusterbench.words import comment
 
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-_LEAST_LIMIT_S = 3.0
-"""Of ``doctor --prolog``: below it nothing is ever judged, and Python's own start is no shorter than a second."""
+_LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
+"""Of ``doctor --prolog``: below the least nothing is ever judged; Python's own start is no shorter than a second."""
 
 _NOT_READ = 128 + signal.SIGPIPE
 """What a shell calls the end of a program whose reader is gone; click's own 1 would mean that something is faulty."""
@@ -114,37 +116,52 @@ def main() -> None:
       clusterbench layout pp2-dp2-tp2 --out layout.html
 
     Results go to stdout, messages to stderr. Exit code 0: all that should have been measured was, and nothing was found
-    faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken.
+    faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken;
+    3: 'compare' is undecided.
     """
 
 
-def cluster_options(command: Command) -> Command:
-    """The options that say which machine is meant, spelled alike in every verb."""
-    for decorate in (
-        click.option(
-            "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]"
-        ),
-        click.option(
-            "--num-nodes",
-            type=click.IntRange(1, 100_000),
-            help="Nodes of the allocation.  [default: 1; elsewhere the fewest that the suite asks for]",
-        ),
-        click.option(
-            "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
-        ),
-        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]"),
-        click.option(
-            "--gpu", help="Card of a machine elsewhere, such as 'NVIDIA H200'; in its usual server, unless said."
-        ),
-    ):
-        command = decorate(command)
-    return command
+# What more than one verb takes is said once, so that it has one spelling and one range in all of them.
+
+
+def num_nodes_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--num-nodes", type=click.IntRange(1, 100_000), help=words)
+
+
+def gpus_per_node_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--gpus-per-node", type=click.IntRange(1, 1024), help=words)
+
+
+def global_batch_size_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--global-batch-size", type=click.IntRange(1, 2**24), help=words)
+
+
+device_option = click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), help="What computes.  [default: cuda where there are GPUs]"
+)
+num_ranks_option = click.option(
+    "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
+)
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence."
+)
+micro_batch_size_option = click.option(
+    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
+)
+rank_order_option = click.option(
+    "--rank-order",
+    default="megatron",
+    show_default=True,
+    help=f"Which ranks are neighbours, as in: {', '.join(RANK_ORDERS)}.",
+)
+profile_option = click.option(
+    "--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it."
+)
 
 
 def _conditions(text: str | None) -> tuple[str, ...] | None:
     """``incomplete,suspect``: words of :data:`clusterbench.types.FAIL_ON`, apart by commas."""
     from clusterbench.errors import nearest
-    from clusterbench.types import FAIL_ON
 
     if text is None:
         return None
@@ -159,8 +176,8 @@ fail_on_option = click.option(
     "--fail-on",
     metavar="A,B",
     callback=lambda _, __, text: _conditions(text),
-    help="What ends with exit code 1 beside a wrong result: incomplete, not-proven, suspect, not-judged, unsteady.  "
-    "[default: incomplete,suspect and what the suite says]",
+    help=f"What ends with exit code 1 beside a wrong result: {', '.join(FAIL_ON)}.  "
+    f"[default: {','.join(FAIL_ON_BY_DEFAULT)} and what the suite says]",
 )
 
 
@@ -182,7 +199,7 @@ accept_option = click.option(
     "accepted",
     metavar="A,B",
     callback=lambda _, __, text: _accepted(text),
-    help="Use recorded figures though these differ on their machine: gpu, driver, nccl ...  [default: refuse]",
+    help="Use recorded figures although these differ on their machine: gpu, driver, nccl ...  [default: refuse]",
 )
 
 
@@ -196,41 +213,23 @@ ranks_per_gpu_option = click.option(
 
 @main.command(short_help="Show what a suite will run, and what is expected.")
 @click.argument("suite", type=click.Path())
-@cluster_options
+@click.option("--gpu", help="Card of a machine elsewhere, such as 'NVIDIA H200'; in its usual server, unless said.")
+@device_option
+@num_ranks_option
+@num_nodes_option("Nodes of the allocation.  [default: 1; elsewhere the fewest that the suite asks for]")
+@gpus_per_node_option("GPUs of each node.  [default: those found]")
 @ranks_per_gpu_option
 @baseline_option
 @accept_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @uncollected(to_the_end=True)
-def plan(
-    suite: str,
-    device: str | None,
-    num_ranks: int | None,
-    num_nodes: int | None,
-    gpus_per_node: int | None,
-    gpu: str | None,
-    ranks_per_gpu: int | None,
-    baseline: Path | None,
-    accepted: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def plan(suite: str, baseline: Path | None, accepted: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
-    from clusterbench.cluster import MachineOptions, decide_cluster
-    from clusterbench.engine.environment import host_environment
-    from clusterbench.engine.telemetry import found_here
-    from clusterbench.fingerprint import fingerprint_of
-    from clusterbench.planning import make_plan
+    from clusterbench.cluster import MachineOptions
     from clusterbench.planning.text import plan_text
-    from clusterbench.suite import load_suite
+    from clusterbench.planning.verb import asked_plan
 
-    asked = load_suite(suite, baseline=baseline)
-    machine = MachineOptions(device, num_ranks, num_nodes, gpus_per_node, gpu=gpu, ranks_per_gpu=ranks_per_gpu)
-    cluster = decide_cluster(machine, found_here(), asked.cpu.num_ranks)
-    if num_nodes is None and (gpu or gpus_per_node):
-        cluster = replace(cluster, num_nodes=min(asked.on(cluster.device).num_nodes or (1,)))
-    is_here = asked.baseline is not None and gpu is None and gpus_per_node is None
-    here = fingerprint_of({"hosts": {"this": host_environment()}}) if is_here else None
-    made = make_plan(asked, cluster, here, accepted)
+    made = asked_plan(suite, MachineOptions(**options), baseline, accepted)
     if as_json:
         click.echo(_plan_as_json(made))
     else:
@@ -241,9 +240,9 @@ def plan(
 @click.argument("suite", type=click.Path(path_type=Path), required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-SUITE]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Run what has no outcome yet in this run's folder.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
-@click.option("--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: those found]")
+@device_option
+@num_ranks_option
+@gpus_per_node_option("GPUs of each node.  [default: those found]")
 @ranks_per_gpu_option
 @click.option(
     "--ranks-per-agent",
@@ -251,7 +250,7 @@ def plan(
     callback=lambda _, __, text: _ranks_per_agent(text),
     help="Ranks that each process of a launcher owns.  [default: 1]",
 )
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Take the first N hosts.  [default: all]")
+@num_nodes_option("Take the first N hosts.  [default: all; with --dry the most that the suite asks for]")
 @click.option(
     "--hosts",
     metavar="A,B",
@@ -466,7 +465,7 @@ def env(as_json: bool, page: Path | None) -> None:
     "limit_s",
     metavar="TIME",
     callback=lambda _, __, text: _seconds(text),
-    help="Of --prolog.  [default: 20s]",
+    help=f"Time that --prolog may take.  [default: {_LIMIT_S:g}s]",
 )
 @click.option("--drain-on", metavar="A,B", help="Checks whose findings make exit code 1; no others do.")
 @click.option("--accept", type=click.Path(path_type=Path), help="A file of findings that are known and accepted.")
@@ -477,8 +476,8 @@ def env(as_json: bool, page: Path | None) -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of what is measured.  [default: reports/DATE-TIME]"
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there are GPUs]")
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Take the first N hosts.  [default: all]")
+@device_option
+@num_nodes_option("Take the first N hosts.  [default: all]")
 @click.option(
     "--hosts",
     metavar="A,B",
@@ -503,8 +502,8 @@ def doctor(
     """Look at this host, or at all hosts of a launcher (mpirun, srun, torchrun ...), and say what is wrong with them.
 
     Without --quick every GPU and host also works for some seconds, which shows those that are slower than their peers.
-    Nothing is changed. Exit code 0: nothing was found; 1: something was that is not accepted; 2: a mistake in the
-    command line.
+    Nothing is changed. Exit code 0: nothing was found; 1: something was found that is not accepted; 2: a mistake in
+    the command line.
 
     With --log nothing is looked at but FILES: a kernel's log, NCCL's, the fabric manager's, ibstat and others.
     """
@@ -530,7 +529,7 @@ def doctor(
         raise click.UsageError("--hosts has no effect with --prolog, which is about the host that it runs on")
     if launch is not None and (log or prolog or options["hosts"]):
         raise click.UsageError("--launch names the hosts: it has no effect with --hosts, --log or --prolog")
-    limit_s = (limit_s or 20.0) if prolog else None
+    limit_s = (limit_s or _LIMIT_S) if prolog else None
     if launch is not None:
         from clusterbench.doctor.launched import start_under
 
@@ -624,118 +623,92 @@ def baseline(folders: tuple[Path, ...], out: Path) -> None:
 
 @main.command(short_help="Show every group of a layout, and what passes in it.")
 @click.argument("layout")
-@click.option(
-    "--num-nodes",
-    type=click.IntRange(1, 100_000),
-    help="Nodes it runs on.  [default: with --gpu as many of its usual server as it takes, else 1]",
-)
-@click.option(
-    "--rank-order",
-    default="megatron",
-    show_default=True,
-    help="Which ranks are neighbours, as in: megatron, torchtitan, deepspeed, nanotron, picotron, llama3, calculon.",
-)
+@num_nodes_option("Nodes it runs on.  [default: with --gpu as many of its usual server as it takes, else 1]")
+@rank_order_option
 @click.option("--shape", help="A model of 'clusterbench list shapes', or its config.json; tells bytes per step.")
-@click.option("--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence.")
-@click.option(
-    "--global-batch-size",
-    type=click.IntRange(1, 2**24),
-    help="Sequences of a step.  [default: 4 x pp x dp micro-batches]",
-)
-@click.option(
-    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
-)
+@seq_len_option
+@global_batch_size_option("Sequences of a step.  [default: 4 x pp x dp micro-batches]")
+@micro_batch_size_option
 @click.option("--gpu", help="With --shape: the card that it should fit, such as 'NVIDIA H200'.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: axes drawn, memory, a step played.")
-def layout(
-    layout: str,
-    num_nodes: int | None,
-    rank_order: str,
-    shape: str | None,
-    seq_len: int,
-    global_batch_size: int | None,
-    micro_batch_size: int,
-    gpu: str | None,
-    out: Path | None,
-) -> None:
+def layout(out: Path | None, shape: str | None, **asked: Any) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
     First its axes, and with --shape whether its memory fits; then each axis with its groups, why they go together, the
     messages of one step in their order, and where each rank is. Bytes are those of bfloat16 training with the default
     of every other option.
     """
-    from clusterbench.cluster import card_with_memory, fewest_nodes
-    from clusterbench.job import TrainingJob
-    from clusterbench.layout import ParallelLayout
-    from clusterbench.layout_view import view_layout
     from clusterbench.layout_view.text import layout_text
-    from clusterbench.shape_file import asked_shape
+    from clusterbench.layout_view.verb import asked_view
 
-    wanted = ParallelLayout.parse(layout)
-    job = None
-    if shape is not None:
-        sequences = global_batch_size or 4 * wanted.pp * wanted.dp * micro_batch_size
-        job = TrainingJob(
-            asked_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
-        )
-    elif idle := _said("gpu", "global_batch_size", "seq_len", "micro_batch_size"):
+    if shape is None and (idle := _said("gpu", "global_batch_size", "seq_len", "micro_batch_size")):
         raise SuiteError(f"{idle[0]} has no effect without --shape.")
-    card = None if gpu is None else card_with_memory(gpu)
-    if num_nodes is None:
-        num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
-    view = view_layout(wanted, num_nodes, rank_order, job)
+    view, card = asked_view(shape=shape, **asked)
     memory: list[str] = []
-    if job is not None:
+    if view.job is not None:
         from clusterbench.layout_view.memory import memory_text
         from clusterbench.parallel import from_options
 
-        memory = [*memory_text(job, from_options({}), card)]
+        memory = [*memory_text(view.job, from_options({}), card)]
     _say(layout_text(view, columns(), memory))
     if out is not None:
         from clusterbench.report.layout_page import layout_page
 
-        try:
-            out.write_text(layout_page(view, card), encoding="utf-8")
-        except OSError as error:
-            raise SuiteError(f"--out {out} cannot be written: {error.strerror}.") from None
+        _write(layout_page(view, card), out)
         click.echo(f"page: {out}", err=True)
 
 
 @main.command(name="dry-run", short_help="Run a training step without a machine: does it fit?")
 @click.argument("layout")
 @click.option("--shape", required=True, help="A model of 'clusterbench list shapes', or its config.json.")
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes.  [default: what the layout needs]")
+@num_nodes_option("Nodes it runs on.  [default: what the layout needs]")
+@gpus_per_node_option("GPUs of each node.  [default: the card's usual, or 8]")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual, or 8]"
+    "--rank",
+    "ranks",
+    type=click.IntRange(0),
+    multiple=True,
+    help="The rank to run; several times for several.  [default: one of each pipeline stage]",
 )
-@click.option("--rank", "ranks", type=click.IntRange(0), multiple=True, help="[default: one of each pipeline stage]")
-@click.option("--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence.")
+@seq_len_option
+@micro_batch_size_option
+@global_batch_size_option("Sequences of a step.  [default: the fewest micro-batches that the layout takes]")
 @click.option(
-    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
+    "--dtype",
+    type=click.Choice(["bfloat16", "float32", "float64"]),
+    default="bfloat16",
+    show_default=True,
+    help="Dtype of the arithmetic.",
 )
 @click.option(
-    "--global-batch-size",
-    type=click.IntRange(1, 2**24),
-    help="Sequences of a step.  [default: the fewest micro-batches that the layout takes]",
-)
-@click.option("--dtype", type=click.Choice(["bfloat16", "float32", "float64"]), default="bfloat16", show_default=True)
-@click.option(
-    "--precision", type=click.Choice([*PRECISIONS]), default=MASTER, show_default=True, help="What bfloat16 keeps."
+    "--precision",
+    type=click.Choice([*PRECISIONS]),
+    default=MASTER,
+    show_default=True,
+    help="Dtypes of weights and moments, where the arithmetic is in bfloat16.",
 )
 @click.option(
     "--gradient-dtype",
     type=click.Choice(GRADIENT_DTYPES),
     default=WIDE,
     show_default=True,
-    help="Of gradients of float32 weights.",
+    help="Dtype in which gradients of float32 weights add up.",
 )
 @click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Whose operators."
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cuda",
+    show_default=True,
+    help="Device of the operators.",
 )
-@click.option("--rank-order", default="megatron", show_default=True, help="Which ranks are neighbours.")
+@rank_order_option
 @click.option("--gpu", help="The card, as a datasheet's name in the tables, such as 'NVIDIA H100 80GB HBM3'.")
 @click.option(
-    "--set", "options", metavar="NAME=VALUE", multiple=True, help="An option of a parallelism, as schedule=zbv."
+    "--set",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of a parallelism, as schedule=zbv; several times for several.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for its rows and a page.  [default: none]")
 def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], out: Path | None, **asked: Any) -> None:
@@ -758,11 +731,9 @@ def dry_run(layout: str, gpu: str | None, options: tuple[str, ...], out: Path | 
 
 @main.command(short_help="Tell what training steps cost, from a table of them.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
+@profile_option
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
-@click.option(
-    "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
-)
+@gpus_per_node_option("Where the table does not say.  [default: the card's usual]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
@@ -804,16 +775,16 @@ def price(
     help="A model of 'clusterbench list shapes', or its config.json; several times for several answers.",
 )
 @click.option("--gpu", help="The card, such as 'NVIDIA H100 80GB HBM3'.  [required, unless --cluster says]")
-@click.option("--num-nodes", type=click.IntRange(1, 10_000), help="Nodes.  [default: those of --cluster, or 1]")
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs of each node.  [default: the card's usual]")
-@click.option("--seq-len", type=click.IntRange(2), default=4096, show_default=True, help="Tokens of a sequence.")
-@click.option("--global-batch-size", type=click.IntRange(1), help="Sequences of a step.")
-@click.option("--tokens", help="Instead: tokens of a step, as 4194304 or 2^22.")
+@num_nodes_option("Nodes of the cluster.  [default: those of --cluster, or 1]")
+@gpus_per_node_option("GPUs of each node.  [default: the card's usual]")
+@seq_len_option
+@global_batch_size_option("Sequences of a step.  [required, unless --tokens says]")
+@click.option("--tokens", help="Instead of --global-batch-size: tokens of a step, as 4194304 or 2^22.")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so two answers]")
 @cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates, as 'calibrate' writes them.")
 @accept_option
-@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
+@profile_option
 @click.option("--knee", is_flag=True, help="Price 1, 2, 4 ... nodes, too: from where on do GPUs bring less?")
 @click.option("--gpu-hour", type=_FiniteRange(min=0, min_open=True), help="What an hour of a GPU costs.")
 @click.option(
@@ -880,11 +851,9 @@ def advise(
 
 @main.command(short_help="Learn a machine's rates from a few measured steps.")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it.")
+@profile_option
 @click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
-@click.option(
-    "--gpus-per-node", type=click.IntRange(1, 1024), help="Where the table does not say.  [default: the card's usual]"
-)
+@gpus_per_node_option("Where the table does not say.  [default: the card's usual]")
 @click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
 @cluster_file_option
 @click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
@@ -1007,7 +976,7 @@ def bundle(run_folder: Path, out: Path | None) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-NAME]")
 @click.option("--op", help="Collective of nccl-tests, where its output does not name it.")
 @click.option("--num-ranks", type=click.IntRange(1, 1_000_000), help="Ranks, where the output does not list them all.")
-@click.option("--num-nodes", type=click.IntRange(1, 100_000), help="Nodes, where the output does not list them all.")
+@num_nodes_option("Nodes, where the output does not list them all.")
 def import_results(
     files: tuple[Path, ...],
     mapping: Path | None,

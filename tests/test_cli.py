@@ -144,7 +144,7 @@ def test_usage_errors_end_with_2(run, arguments):
 
 
 def test_a_bug_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr("clusterbench.planning.make_plan", lambda *_: 1 / 0)
+    monkeypatch.setattr("clusterbench.planning.verb.make_plan", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("plan", "s.yaml")
 

@@ -9,6 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 
 from clusterbench.cli import main
@@ -134,3 +135,10 @@ def test_a_line_of_mpirun_starts_ranks_with_the_mpi_that_readme_installs(words, 
     program = [sys.executable, "-c", "import os; print(os.environ['PMI_RANK'])"]
     done = subprocess.run([MPIRUN, *here, *program], capture_output=True, text=True, timeout=60)
     assert sorted("".join(done.stdout.split())) == ["0", "1"], done  # lines of two ranks may mix
+
+
+@pytest.mark.parametrize("verb", sorted(main.commands))
+def test_every_option_says_more_than_its_default(verb):
+    options = [each for each in main.commands[verb].params if isinstance(each, click.Option) and not each.hidden]
+    said = {each.name: (each.help or "").partition("[default")[0].split() for each in options}
+    assert [name for name, words in said.items() if len(words) < 2] == []

@@ -10,14 +10,10 @@ from clusterbench.expected.fits import CARDS_GB, NOT_SEEN, fit_words
 from clusterbench.expected.memory import TOTAL, held_memory, not_predicted
 from clusterbench.expected.total import fullest_moment
 from clusterbench.job import TrainingJob
-from clusterbench.options import options_of
 from clusterbench.parallel import Parallelism, active_in, expected_at_rest, from_options, objection_to, part_of
-from clusterbench.parallel.recompute import Recompute
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.units import digits
 from clusterbench.words import aligned, comment
-
-RECOMPUTE = tuple(map(str, options_of(Recompute)["recompute"].choices or ()))
-"""The ways that :func:`other_totals` tells of."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,12 @@ def _told(job: TrainingJob, active: Sequence[Parallelism]) -> dict[int, str]:
 
 
 def other_totals(job: TrainingJob) -> Iterator[tuple[int, list[float | None]]]:
-    """Bytes of the fullest stage with sequences of half, one, two and four times the length, and each of ``RECOMPUTE``.
+    """Bytes of the fullest stage with sequences of half to four times the length, and each kind of recomputation.
 
     None where the formulas predict nothing, or where there is no such step.
     """
     for seq_len in (job.seq_len // 2, *(factor * job.seq_len for factor in (1, 2, 4))):
-        yield seq_len, [_total(replace(job, seq_len=seq_len), way) for way in RECOMPUTE]
+        yield seq_len, [_total(replace(job, seq_len=seq_len), way) for way in KINDS]
 
 
 def _total(job: TrainingJob, recompute: str) -> float | None:

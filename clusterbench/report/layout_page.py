@@ -18,7 +18,6 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.layout_view import AxisView, LayoutView, group_words, rank_words
 from clusterbench.layout_view.memory import (
-    RECOMPUTE,
     StageMemory,
     gigabytes,
     limits_of,
@@ -44,6 +43,7 @@ from clusterbench.layout_view.text import (
     silence_text,
 )
 from clusterbench.parallel import from_options
+from clusterbench.parallel.recompute import KINDS
 from clusterbench.report.template import css, template
 from clusterbench.units import format_bytes
 from clusterbench.words import plural
@@ -124,7 +124,7 @@ def _memory(job: TrainingJob, card: Accelerator | None) -> dict[str, Any]:
             {"name": stage.name, "sizes": [gigabytes(size) for size in stage.held.values()], "when": stage.when}
             for stage in stages
         ],
-        "ways": RECOMPUTE,
+        "ways": KINDS,
         "others": [
             {
                 "seq_len": seq_len,
