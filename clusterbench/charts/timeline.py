@@ -10,7 +10,8 @@ from clusterbench.cases import Reading
 from clusterbench.cases.names import names
 from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.spans import Span, spans
-from clusterbench.formulas.schedules import objection, order, play
+from clusterbench.formulas.schedules import objection, order
+from clusterbench.formulas.schedules.timeline import play
 from clusterbench.formulas.statistics import median
 from clusterbench.job.passes import TIMELINE, Computed
 from clusterbench.run_folder.attempts import LONGEST_S, History

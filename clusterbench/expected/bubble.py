@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterbench.expected.flops import executed_by_rank
-from clusterbench.formulas.schedules import Bubble, bubble_formula, bubble_of_stages
+from clusterbench.formulas.schedules.timeline import Bubble, bubble_formula, bubble_of_stages
 from clusterbench.job import TrainingJob
 from clusterbench.job.flops import FORWARD
 from clusterbench.parallel import Parallelism, of_kind, part_of

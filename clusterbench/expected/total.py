@@ -8,7 +8,8 @@ from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
 
-from clusterbench.formulas.schedules import Full, Kind
+from clusterbench.formulas.schedules.memory import Full
+from clusterbench.formulas.schedules.orders import Kind
 from clusterbench.job import CAST_AT_ONCE, Chunk, Dtypes, TrainingJob, has_copy, is_spread_expert, kept_bytes
 from clusterbench.job.backward import OF_FORWARD, Group, Moment, Sharding, Weight, moments_of_backward
 from clusterbench.layout import ParallelLayout

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from clusterbench.formulas.schedules import RankOrder
+from clusterbench.formulas.schedules.memory import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.precision import MASTER, NARROW, PRECISIONS, WIDE

@@ -10,7 +10,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.expected.bubble import expected_bubble
 from clusterbench.formulas.collectives import RECV
 from clusterbench.formulas.pipeline import layers_by_stage
-from clusterbench.formulas.schedules import Bubble
+from clusterbench.formulas.schedules.timeline import Bubble
 from clusterbench.job import TrainingJob
 from clusterbench.layout import RANK_ORDERS, ParallelLayout
 from clusterbench.layout_view.meanings import MEANINGS, Mix, mix_of

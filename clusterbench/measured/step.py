@@ -22,7 +22,7 @@ from clusterbench.expected.tolerances import (
     UNSENT,
 )
 from clusterbench.formulas.schedules import order as orders
-from clusterbench.formulas.schedules import play
+from clusterbench.formulas.schedules.timeline import play
 from clusterbench.formulas.statistics import Summary, median, summarise
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.job import TrainingJob

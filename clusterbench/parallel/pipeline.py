@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.formulas import schedules
 from clusterbench.formulas.pipeline import layers_by_stage
-from clusterbench.formulas.schedules import SCHEDULES, Full, RankOrder, rank_order
+from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.formulas.schedules.memory import Full, RankOrder, rank_order
+from clusterbench.formulas.schedules.messages import messages
 from clusterbench.job import Chunk, TrainingJob
 from clusterbench.job.layer_end import at_layer_end, before_loss, keeps_input, residual_bytes
 from clusterbench.layout import ParallelLayout
@@ -269,7 +271,7 @@ class Pipeline(Parallelism):
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         sizes = job.layout.pp, job.gradient_accumulation_steps, self.chunks
-        sent = schedules.messages(self.schedule, *sizes)[job.pp_rank]
+        sent = messages(self.schedule, *sizes)[job.pp_rank]
         for op, during, calls in (
             ("send", "forward_pp", sent.activations_sent),
             ("send", "backward_pp", sent.gradients_sent),

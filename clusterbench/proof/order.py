@@ -8,7 +8,7 @@ from itertools import zip_longest
 import torch
 
 from clusterbench.errors import WrongResult
-from clusterbench.formulas.schedules import Action
+from clusterbench.formulas.schedules.orders import Action
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
 from clusterbench.training.step import TrainingStep

@@ -10,7 +10,8 @@ import pytest
 from clusterbench.cases import Reading
 from clusterbench.charts.timeline import WAITING, Step, Timeline
 from clusterbench.drawing.svg import svg
-from clusterbench.formulas.schedules import order, play
+from clusterbench.formulas.schedules import order
+from clusterbench.formulas.schedules.timeline import play
 from tests.report.synthetic import case, observation, outcome, row
 from tests.report.synthetic import reading as read
 

@@ -15,27 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbench.formulas.pipeline import bubble_fraction, microbatches_in_flight, zero_bubble_h1, zero_bubble_h2
-from clusterbench.formulas.schedules import (
-    SCHEDULES,
-    Action,
-    Messages,
+from clusterbench.formulas.schedules import SCHEDULES, default_chunks, objection, order, stages_of
+from clusterbench.formulas.schedules.memory import (
     backwards,
     behind_forwards,
-    bubble_formula,
-    costs_in_torch,
-    default_chunks,
     fullest_moments,
     in_flight,
     last_moments,
-    messages,
-    objection,
-    order,
     peak_held,
-    placement,
-    play,
     rank_order,
-    stages_of,
 )
+from clusterbench.formulas.schedules.messages import Messages, messages
+from clusterbench.formulas.schedules.orders import Action
+from clusterbench.formulas.schedules.timeline import bubble_formula, costs_in_torch, placement, play
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"

@@ -9,6 +9,7 @@ import pytest
 
 from clusterbench.formulas import schedules
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.formulas.schedules.timeline import play
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -72,7 +73,7 @@ def test_a_sleep_in_one_stages_forward_is_seen_there_and_not_in_the_simulation()
 
     # The simulation is told what a forward and a backward cost, and not who slept.
     costs = {"F": min(seconds["F", 0]), "B": min(seconds["B", 0])}
-    played = schedules.play(schedules.order("1f1b", 2, 4, 1), costs)
+    played = play(schedules.order("1f1b", 2, 4, 1), costs)
     assert played.makespan_s == pytest.approx(5 * (costs["F"] + costs["B"]))
     for rank in played.ranks:
         assert all(end_s - start_s < PLANTED_S for _, start_s, end_s in rank)

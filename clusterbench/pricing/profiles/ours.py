@@ -12,7 +12,8 @@ from typing import ClassVar
 from clusterbench.expected.flops import executed_by_rank
 from clusterbench.expected.total import fullest_moment
 from clusterbench.formulas.collectives import RECV
-from clusterbench.formulas.schedules import Bubble, bubble_formula, bubble_of_stages, splits_backward
+from clusterbench.formulas.schedules import splits_backward
+from clusterbench.formulas.schedules.timeline import Bubble, bubble_formula, bubble_of_stages
 from clusterbench.job import DTYPE_BYTES, TrainingJob, as_one, has_copy
 from clusterbench.job.flops import ATTENTION, CAUSAL_ATTENTION
 from clusterbench.layout import REPLICA, SHARD
