@@ -197,6 +197,12 @@ def test_the_structure_has_no_circle():
     tuple(TopologicalSorter(needs()).static_order())  # raises CycleError, which names the circle
 
 
+def test_no_files_import_each_other_in_a_circle():
+    names = {f"clusterbench.{module}": module for module in modules()}
+    graph = {module: {names[name] for name in imports(module) if name in names} - {module} for module in modules()}
+    tuple(TopologicalSorter(graph).static_order())
+
+
 def test_the_reading_half_never_imports_what_measures():
     forbidden = {"engine", "model", "training", "trainers", "proof", "launch", "torch"}
     used = {module: (own(module) | first_parts(module)) & forbidden for module in below(*READING_HALF)}

@@ -8,9 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from clusterbench import __version__
 from clusterbench.doctor import Examination, Found
 from clusterbench.doctor.text import MOST_HOSTS, named, verdict, with_advice
+from clusterbench.own_copy import version
 from clusterbench.report.suspects import suspect
 from clusterbench.report.template import css, template
 
@@ -47,7 +47,7 @@ def examination_page(examination: Examination, sources: Mapping[str, str], day: 
         asides=list(_asides(examination)),
         not_judged=list(_not_judged(examination)),
         in_order=list(_in_order(examination)),
-        version=__version__,
+        version=version(),
         css=css(),
     )
 

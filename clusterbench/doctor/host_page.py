@@ -7,9 +7,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from clusterbench import __version__
 from clusterbench.doctor.env import NOTHING_SHOWN, NVLINKS, facts, variables
 from clusterbench.doctor.topology import topology
+from clusterbench.own_copy import version
 from clusterbench.report.template import css, template
 from clusterbench.words import few
 
@@ -29,7 +29,7 @@ def host_page(host: Mapping[str, Any], day: date) -> str:
         few=few,
         nothing_shown=NOTHING_SHOWN,
         nvlinks_title=NVLINKS,
-        version=__version__,
+        version=version(),
         css=css(),
         own_css=css(_HERE / "host.css"),
     )

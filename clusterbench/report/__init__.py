@@ -13,7 +13,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-import clusterbench
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.charts import CAPTION, Chart, charts
@@ -26,7 +25,9 @@ from clusterbench.garbage import uncollected
 from clusterbench.host_facts import mapping, mappings, network
 from clusterbench.hosts import Hosts, judge_hosts
 from clusterbench.hosts.lists import accepted_in_words, hosts_in_words, write_lists
+from clusterbench.own_copy import version
 from clusterbench.report.glossary import explainer, figures_in, glossary, words_in
+from clusterbench.report.headline import Headline
 from clusterbench.report.markdown import MOST_CASES, as_markdown
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
@@ -56,21 +57,6 @@ _CAUTION = (
     "Measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed of a cluster."
 )
 _ALONE = "One rank of a layout computed alone, and nothing was sent: its time is no speed of that layout."
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The suite's question, its answer, and what limits that: unsteady figures, a machine that is no cluster."""
-
-    question: str
-    answers: tuple[str, ...]
-    unsteady: str = ""
-    caution: str = ""
-
-    @property
-    def text(self) -> str:
-        """For a terminal, a line each."""
-        return "\n".join(filter(None, (self.question, *self.answers, self.unsteady, self.caution)))
 
 
 @dataclass(frozen=True)
@@ -212,7 +198,7 @@ def page(
         can=can_say(reading),
         cannot=cannot_say(reading),
         environment=list(_environment(reading.environment)),
-        version=clusterbench.__version__,
+        version=version(),
         css=css(),
         js=Markup(js),
         js_hash=base64.b64encode(hashlib.sha256(js.encode()).digest()).decode(),

@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clusterbench import __version__
 from clusterbench.cluster import Accelerator
 from clusterbench.expected.fits import NOT_SEEN, fit, fit_words
 from clusterbench.expected.memory import TOTAL
@@ -42,6 +41,7 @@ from clusterbench.layout_view.text import (
     phase_text,
     silence_text,
 )
+from clusterbench.own_copy import version
 from clusterbench.parallel import from_options
 from clusterbench.parallel.recompute import KINDS
 from clusterbench.report.template import css, template
@@ -93,7 +93,7 @@ def layout_page(view: LayoutView, card: Accelerator | None = None) -> str:
         nodes=nodes,
         width=max(node["x"] + node["width"] for node in nodes) + 2,
         height=max(node["y"] + node["height"] for node in nodes) + 2,
-        version=__version__,
+        version=version(),
         css=css(),
         own_css=css(_HERE / "layout.css"),
         js=Markup((_HERE / "layout.js").read_text(encoding="utf-8")),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from clusterbench.diagnoses import Finding
+from clusterbench.report.headline import Headline
 from clusterbench.report.table import CaseColumn
 from clusterbench.verdict import Verdict
 from clusterbench.words import plural, short
-
-if TYPE_CHECKING:
-    from clusterbench.report import Headline
 
 MOST_FINDINGS, MOST_CASES = 5, 20
 """Who reads a comment wants the gist; the page has all."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from clusterbench import __version__
 from clusterbench.cases.heatmaps import Cell, Heatmap
 from clusterbench.cases.ranking import throughput
 from clusterbench.cases.trained import Trained
@@ -15,6 +14,7 @@ from clusterbench.charts.top_config import Shade, Words, heatmap_panel
 from clusterbench.drawing.panel import Area, Column, Entry, Panel
 from clusterbench.drawing.svg import svg
 from clusterbench.layout import ParallelLayout
+from clusterbench.own_copy import version
 from clusterbench.pricing import advise_verb, spent
 from clusterbench.pricing.advice import Candidate
 from clusterbench.pricing.not_validated import not_validated
@@ -59,7 +59,7 @@ def predicted_page(found: Sequence[advise_verb.Heatmap]) -> str:
             }
             for number, (heatmap, panel) in enumerate(zip(found, panels, strict=True))
         ],
-        version=__version__,
+        version=version(),
         css=css(),
     )
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.diagnoses import Finding
-from clusterbench.report import Headline
+from clusterbench.report.headline import Headline
 from clusterbench.report.markdown import MOST_CASES, MOST_FINDINGS, as_markdown
 from clusterbench.report.table import CaseColumn
 from clusterbench.verdict import Statement, Verdict
