@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
-from itertools import groupby
-from operator import attrgetter
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from clusterbench.benchmarks import Benchmark, benchmarks
@@ -18,8 +14,8 @@ from clusterbench.cases import Reading
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.steadiness import DRIFT, NOT_SETTLED
 from clusterbench.cluster import Cluster
-from clusterbench.csv_lines import unlike_a_formula
 from clusterbench.derive.environment_ratios import environment_ratio_rows
+from clusterbench.derive.table import columns_of, csv_of, lines_of
 from clusterbench.derive.without_secrets import (
     environment_without_secrets,
     outcomes_without_secrets,
@@ -63,7 +59,6 @@ _FASTER = 1.05
 """Times as fast as the median of all: what a repeat has to be before it is held against bounds by itself."""
 
 _CASE_COLUMNS = tuple(COLUMNS[: COLUMNS.index("metric")])
-Cells = tuple[object, ...]
 Attempt = tuple[str, int, int]
 """Hash, repeat and attempt: what an outcome and its record share."""
 
@@ -141,52 +136,7 @@ def write_rows(run: RunFolder, rows: Sequence[Row] | None = None) -> Path:
     A text that a spreadsheet would read as a formula has an apostrophe before it, see
     :func:`~clusterbench.csv_lines.unlike_a_formula`.
     """
-    return run.write("rows.csv", _csv(derive_rows(run) if rows is None else rows))
-
-
-def _csv(rows: Sequence[Row]) -> Iterator[str]:
-    options_of_all = _options(rows)
-    yield f"{_quoted([[*COLUMNS, *options_of_all]])[0]}\n"
-    named: dict[tuple[str, str, int], str] = {}
-    for about, of_case, options in _by_case(rows, options_of_all):
-        # What the rows of a case share is put into words once, and what a figure is called once for all cases.
-        start, end = _text(*about)[1:], _text(*options)
-        lines = []
-        for row in of_case:
-            value, low, high, expected = row.value, row.low, row.high, row.expected
-            # By what it is, not by what it holds: the rows of a figure share one detail.
-            key = row.metric, row.unit, id(row.detail)
-            if key not in named:
-                named[key] = _shared(row.metric, *_details(*row.detail.items()), row.unit)
-            lines.append(
-                f"{start}{named[key]},{'' if value is None else value},{'' if low is None else low},"
-                f"{'' if high is None else high},{row.iterations},{'' if expected is None else expected}"
-                f"{_shared(row.basis)}{end}\n"
-            )
-        yield "".join(lines)
-
-
-def _text(*cells: object) -> str:
-    """Cells of a table, a comma before each."""
-    return _quoted([("", *cells)])[0]
-
-
-_shared = lru_cache(maxsize=2**14)(_text)
-
-
-@lru_cache(maxsize=2**14)
-def _details(*detail: tuple[str, str]) -> Cells:
-    """The cells of :data:`DETAILS`."""
-    named = dict(detail)
-    return tuple(named.get(name, "") for name in DETAILS)
-
-
-def _quoted(lines: Iterable[Sequence[object]]) -> list[str]:
-    written: list[str] = []
-    safe = ([unlike_a_formula(cell) for cell in line] for line in lines)
-    # A cell is quoted if it holds a character of the line's end: a return, too, ends a line where a table is read.
-    csv.writer(SimpleNamespace(write=written.append), lineterminator="\r\n").writerows(safe)
-    return [line[:-2] for line in written]
+    return run.write("rows.csv", csv_of(derive_rows(run) if rows is None else rows))
 
 
 def read_rows(run: RunFolder | Path | str) -> DataFrame:
@@ -204,8 +154,8 @@ def read_rows(run: RunFolder | Path | str) -> DataFrame:
     import pandas
 
     rows = derive_rows(run if isinstance(run, RunFolder) else RunFolder.open(Path(run)))
-    columns = _columns(rows)
-    table = list(zip(*_lines(rows), strict=True)) or [()] * len(columns)
+    columns = columns_of(rows)
+    table = list(zip(*lines_of(rows), strict=True)) or [()] * len(columns)
     return pandas.DataFrame(dict(zip(columns, table, strict=True)))
 
 
@@ -591,37 +541,3 @@ def _refusal_row(run: str, plan: Plan, refusal: Refusal) -> Row:
         value=None,
         basis=refusal.reason,
     )
-
-
-# The table as text
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    return [*COLUMNS, *_options(rows)]
-
-
-def _options(rows: Sequence[Row]) -> list[str]:
-    # Rows of a case share one point object, so this looks at cases, not at rows.
-    points = {id(row.point): row.point for row in rows}
-    return sorted({name for point in points.values() for name in point} - set(COLUMNS))
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
-    """The cells of each row, in the order of :func:`_columns`."""
-    for about, of_case, options in _by_case(rows, _options(rows)):
-        for row in of_case:
-            figure = row.value, row.low, row.high, row.iterations, row.expected, row.basis
-            yield (*about, row.metric, *_details(*row.detail.items()), row.unit, *figure, *options)
-
-
-def _by_case(rows: Sequence[Row], options: Sequence[str]) -> Iterator[tuple[Cells, list[Row], Cells]]:
-    """What rows that follow each other share, these rows, and the options they share; cells in order of columns."""
-    for _, group in groupby(rows, attrgetter("run", "case")):
-        of_case = list(group)
-        case, point = of_case[0], of_case[0].point
-        about = (
-            *(case.run, case.case, case.hash, case.benchmark, case.version, case.status),
-            *(point.get("shape") or "", point.get("layout") or ""),
-            *(case.num_nodes, case.world_size, case.hosts, case.device),
-        )
-        yield about, of_case, tuple(point.get(name) for name in options)
