@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.benchmarks._sustained import SustainedBenchmark, burst
 from clusterbench.errors import NotHere
 from clusterbench.formulas.statistics import summarise
+from clusterbench.measured.step import BURST
 from clusterbench.options import later_values, option
 from clusterbench.types import Case, Expected, Metric, MetricKind, Observation, Place, Point, Step
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from clusterbench.engine.rig import Rig
-
-BURST = "burst_flops_per_s_per_rank"
-"""The metric that stands beside the sustained rate; no utilization is held against it."""
 
 _CHECKED_ROWS = 64
 _SUMMED_AT_ONCE = 2**24

@@ -64,6 +64,12 @@ def training(host: Host) -> Training:
     return Training(used, tuple(port for port in ports if port not in used), alike, setting)
 
 
+def active_verbs_ports(host: Host) -> list[Port]:
+    """Training ports that are up and speak InfiniBand or RoCE."""
+    verbs = {device.name for device in host.of(Infiniband).devices if device.kind == "verbs"}
+    return [port for port in training(host).ports if port.is_active and port.device in verbs]
+
+
 def _gpus(host: Host) -> int:
     """0 where nothing was recorded of them."""
     return len(mappings(host.environment.get("gpus"))) or len(gpu_cards(host))

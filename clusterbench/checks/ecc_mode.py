@@ -12,7 +12,7 @@ _OFF_BY_CHOICE = re.compile(r"GeForce|RTX|Quadro|TITAN")
 
 
 class EccMode(GpuCheck):
-    """GPUs whose memory is not protected against flipped bits: a wrong number trains on and nobody is told.
+    """GPUs whose memory is not protected against flipped bits: training goes on with wrong numbers, without an error.
 
     NVIDIA's data centre boards come with ECC on, and count, replace and report errors with it alone: without it the
     checks of remapped rows and Xids see none. On workstation boards it is a choice, which costs memory and bandwidth

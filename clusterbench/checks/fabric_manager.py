@@ -13,7 +13,7 @@ _UNSUPPORTED = "not supported"
 
 
 class FabricManager(HostCheck):
-    """NVSwitches that nobody has trained: CUDA then fails to start, or GPUs do not reach each other over NVLink.
+    """NVSwitches whose links are not trained: CUDA then fails to start, or GPUs do not reach each other over NVLink.
 
     From the H100 on each GPU says whether the fabric took it in (``nvmlGpuFabricState_t``, nvml.h). Before, and where
     switches are on the PCIe bus, the service nvidia-fabricmanager must run (NVIDIA's fabric manager user guide; DCGM,

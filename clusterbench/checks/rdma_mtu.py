@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from clusterbench.checks import Fault
 from clusterbench.checks._interfaces import packet_bytes
 from clusterbench.checks._ports import PortCheck
-from clusterbench.checks._training import training
+from clusterbench.checks._training import active_verbs_ports
 from clusterbench.facts import Host
-from clusterbench.facts.infiniband import Infiniband, Port
+from clusterbench.facts.infiniband import Port
 
 LARGEST_BYTES = 4096
 
@@ -33,8 +33,7 @@ class RdmaMtu(PortCheck):
     in_order = f"with packets of {LARGEST_BYTES} bytes"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
-        verbs = {device.name for device in host.of(Infiniband).devices if device.kind == "verbs"}
-        return [port for port in training(host).ports if port.is_active and port.device in verbs]
+        return active_verbs_ports(host)
 
     def fault(self, host: Host, part: Port) -> Fault | None:
         mtu, evidence = packet_bytes(host, part)

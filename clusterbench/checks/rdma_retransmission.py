@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from clusterbench.checks import Fault
 from clusterbench.checks._ports import PortCheck
 from clusterbench.checks._retransmission import share_lost
-from clusterbench.checks._training import training
+from clusterbench.checks._training import active_verbs_ports
 from clusterbench.facts import Host, NotKnown
-from clusterbench.facts.infiniband import Infiniband, Port
+from clusterbench.facts.infiniband import Port
 
 _LOST = ("packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err")
 _STALLED = ("local_ack_timeout_err", "rnr_nak_retry_err", "req_transport_retries_exceeded")
@@ -34,8 +34,7 @@ class RdmaRetransmission(PortCheck):
     in_order = "that sent less than 1 % again"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
-        verbs = {device.name for device in host.of(Infiniband).devices if device.kind == "verbs"}
-        return [port for port in training(host).ports if port.is_active and port.device in verbs]
+        return active_verbs_ports(host)
 
     def fault(self, host: Host, part: Port) -> Fault | None:
         lost = {name: part.hw_counters[name] for name in _LOST if name in part.hw_counters}

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from clusterbench.checks import Fault
 from clusterbench.checks._ports import PortCheck
-from clusterbench.checks._training import training
+from clusterbench.checks._training import active_verbs_ports
 from clusterbench.facts import Host, NotKnown
-from clusterbench.facts.infiniband import Infiniband, Port
+from clusterbench.facts.infiniband import Port
 
 VERSION = "RoCE v2"
 
@@ -31,8 +31,7 @@ class RoceGid(PortCheck):
     in_order = "with an IPv4 address of RoCE v2"
 
     def parts_of(self, host: Host) -> Sequence[Port]:
-        verbs = {device.name for device in host.of(Infiniband).devices if device.kind == "verbs"}
-        return [port for port in training(host).ports if port.is_active and port.is_roce and port.device in verbs]
+        return [port for port in active_verbs_ports(host) if port.is_roce]
 
     def fault(self, host: Host, part: Port) -> Fault | None:
         if not part.gids:

@@ -40,19 +40,19 @@ class TrainingNics(HostCheck):
 
 def _faults(ours: Training, active: Sequence[Port]) -> Iterator[Fault]:
     if not ours.setting:
-        strangers = [port for port in active if port not in ours.alike]
-        if strangers:
-            what = f"{_named(strangers)} is active, and NCCL takes it too: {VARIABLE} is not set"
-            yield Fault(_places(strangers), what, "; ".join(map(_evidence, strangers[:4])))
+        others = [port for port in active if port not in ours.alike]
+        if others:
+            what = f"{_named(others)} is active, and NCCL takes it too: {VARIABLE} is not set"
+            yield Fault(_places(others), what, "; ".join(map(_evidence, others[:4])))
         return
     said = f"{VARIABLE}={ours.setting}"
     named = [port for port in active if is_named(port, ours.setting)]
     if not named:
         yield Fault("", f"{said} names no active RDMA port: NCCL falls back to sockets", said, severity="error")
         return
-    strangers = [port for port in named if port not in ours.alike]
-    if strangers and len(strangers) < len(named):
-        yield Fault(_places(strangers), f"{said} lets NCCL use {_named(strangers)}", _evidence(strangers[0]))
+    others = [port for port in named if port not in ours.alike]
+    if others and len(others) < len(named):
+        yield Fault(_places(others), f"{said} lets NCCL use {_named(others)}", _evidence(others[0]))
     left = [port for port in ours.alike if port.is_active and port not in named]
     if left and len(left) < len(ours.alike):
         what = f"{said} leaves out {_places(left)}, of the same kind as those it names"

@@ -52,7 +52,7 @@ class Drift(Diagnosis):
     What usually fixes it
     ---------------------
     Fans, cold plates and filters; power limits of the rack; the cable or module whose errors grew; on a shared machine,
-    nobody else on it.
+    to have it alone.
     """
 
     subject: ClassVar[Subject] = "machine"

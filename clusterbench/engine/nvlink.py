@@ -23,7 +23,7 @@ ERRORS = {
 """Error counters of a link, by the names of nvml.h: nvmlNvLinkErrorCounter_t."""
 
 # nvml.h, nvmlNvLinkVersion_t: an enumeration, not a number.
-_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 
 _SENT, _RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 _KIB = 1024
@@ -75,7 +75,7 @@ def _links_of(gpu: int, uuid: str) -> list[NvLink]:
                 gpu,
                 number,
                 bool(state),
-                None if version is None else _VERSIONS.get(version, f"number {version}"),
+                None if version is None else VERSIONS.get(version, f"number {version}"),
                 {name: int(count) for name, count in counts.items() if count is not None},
                 sent,
                 received,

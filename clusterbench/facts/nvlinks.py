@@ -7,6 +7,7 @@ from typing import Self
 
 import pynvml
 
+from clusterbench.engine.nvlink import VERSIONS
 from clusterbench.engine.nvml import Handle, Reader, every_handle, opened
 from clusterbench.facts import Facts, Files
 
@@ -14,8 +15,6 @@ NVML = "NVML"
 STATE = "nvmlDeviceGetNvLinkState"
 P2P = "nvmlDeviceGetP2PStatus"
 
-# nvml.h, nvmlNvLinkVersion_t: an enumeration, not a number.
-_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 _READ, _NVLINK = 0, 2  # nvml.h, nvmlGpuP2PCapsIndex_t; nvidia-ml-py's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake
 _STATUS = {
     0: "ok",
@@ -88,7 +87,7 @@ def _links(index: int, handle: Handle) -> GpuLinks:
         index,
         up=tuple(number for number, state in enumerate(states) if state),
         down=tuple(number for number, state in enumerate(states) if not state),
-        version=None if version is None else _VERSIONS.get(version, f"number {version}"),
+        version=None if version is None else VERSIONS.get(version, f"number {version}"),
         error=read.error if lost else None,
     )
 

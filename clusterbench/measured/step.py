@@ -149,8 +149,10 @@ def evidence_metrics(observation: Observation) -> Iterator[Metric]:
             yield Metric(name, "1", max(values[key]), detail=split_key(key)[1])
 
 
-_BURST = "burst_flops_per_s_per_rank"
-_HELD = ("tokens_per_s_per_rank", "step_part", "model_flops_per_s_per_rank", "flops_per_s_per_rank", _BURST)
+BURST = "burst_flops_per_s_per_rank"
+"""Of matmul, beside the sustained rate: before clocks come down. No utilization is held against it."""
+
+_HELD = ("tokens_per_s_per_rank", "step_part", "model_flops_per_s_per_rank", "flops_per_s_per_rank", BURST)
 """Figures that are held against those of other cases; a burst only tells that what stands beside it is sustained."""
 
 
@@ -159,7 +161,7 @@ def across_cases(rows: Sequence[Row]) -> Iterable[Row]:
     held = [row for row in rows if row.metric in _HELD and row.value is not None]
     step_rows = [row for row in held if row.benchmark == "train_step"]
     yield from scaling(step_rows)
-    sustained = {row.case for row in held if row.metric == _BURST}
+    sustained = {row.case for row in held if row.metric == BURST}
     peaks = _measured_peaks(held, sustained)
     for row in step_rows:
         if row.metric == "model_flops_per_s_per_rank":

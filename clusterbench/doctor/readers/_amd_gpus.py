@@ -85,5 +85,5 @@ def _limits(gpus: Sequence[AmdGpu], name: str) -> Iterator[Found]:
         if (cap := caps.get(gpu.number)) not in (None, usual[0][0]):
             what = f"its power limit is {cap.removesuffix(' W')} W, and most have {usual[0][0].removesuffix(' W')} W"
             evidence = f"{name}: {gpu.lines['LIMIT.POWER_CAP']}"
-            confirm, fix = "rocm-smi --showmaxpower", "rocm-smi --resetpoweroverdrive, where nobody set it on purpose"
+            confirm, fix = "rocm-smi --showmaxpower", "rocm-smi --resetpoweroverdrive, unless it was set on purpose"
             yield Found("power_limit", "warning", (name,), f"GPU {gpu.number}", what, evidence, confirm, fix)
