@@ -86,7 +86,7 @@ class Imported(Benchmark):
             yield metric._replace(basis=origin)
         values = {key: metric.value for key, metric in metrics.items() if metric.value is not None}
         yield from _throughput(values, case, origin)
-        yield from _time(values, case, observation, origin)
+        yield from _time(values, observation, origin)
         for model in MODEL.of(observation)[:1]:
             yield from _mfu(values, model, int(case.point["seq_len"]), case.world_size, origin)
 
@@ -108,7 +108,7 @@ def _throughput(values: Mapping[str, float], case: Case, origin: str) -> Iterato
         yield Metric("tokens_per_s_per_rank", "tokens/s", tokens / step_time / world_size, basis=basis)
 
 
-def _time(values: Mapping[str, float], case: Case, observation: Observation, origin: str) -> Iterator[Metric]:
+def _time(values: Mapping[str, float], observation: Observation, origin: str) -> Iterator[Metric]:
     """The time of a step or call where the file prints a rate only."""
     time_s = observation.seconds[0][0]
     if any(key.startswith("algbw") for key in values):

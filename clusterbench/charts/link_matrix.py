@@ -77,7 +77,7 @@ class LinkMatrix(Chart[list[Picture]]):
         return pictures or None
 
     def draw(self, data: list[Picture]) -> list[Panel]:
-        return [_heatmap(picture, len(data)) for picture in data[:MOST]]
+        return [_heatmap(picture) for picture in data[:MOST]]
 
     def answer(self, data: list[Picture]) -> str:
         matrices = (picture.matrix for picture in data)
@@ -140,7 +140,7 @@ def _pictures(matrix: Matrix) -> Iterator[Picture]:
         yield Picture(matrix, tuple(unit for unit in everything if host_of[unit] == host))
 
 
-def _heatmap(picture: Picture, of_several: int) -> Panel:
+def _heatmap(picture: Picture) -> Panel:
     from matplotlib.patches import Rectangle
 
     matrix, cells, count = picture.matrix, picture.cells, len(picture.units)

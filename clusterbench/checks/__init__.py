@@ -237,10 +237,10 @@ class AlikeCheck(Check):
                 judged[host.name] = Judged(not_applicable="nothing of the kind here")
         compared = {name: said for name, said in traits.items() if said}
         for name, own in compared.items():
-            judged[name] = self._judged(name, own, compared)
+            judged[name] = self._judged(own, compared)
         return {host.name: judged[host.name] for host in hosts}
 
-    def _judged(self, name: str, own: Mapping[str, Trait], every: Mapping[str, Mapping[str, Trait]]) -> Judged:
+    def _judged(self, own: Mapping[str, Trait], every: Mapping[str, Mapping[str, Trait]]) -> Judged:
         faults, alike, alone = [], 0, []
         for what, trait in own.items():
             values = Counter(said[what].value for said in every.values() if what in said)

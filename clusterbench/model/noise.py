@@ -54,19 +54,17 @@ def _scramble(x: Tensor) -> Tensor:
 
 
 def fill_weight(part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int]) -> None:
-    """Fills a part of a weight with its initial values; parameters as in :func:`fill_uniform`.
+    """Fills a part of a weight with its initial values; ``whole`` is its shape, the rest as in :func:`fill_uniform`.
 
     Norms are about 1. A matrix keeps the size of what passes through it, so the twin of a 405b model is as
     well-conditioned as a tiny one.
     """
     is_norm = len(whole) == 1
     mean, std = (1.0, 0.02) if is_norm else (0.0, whole[-1] ** -0.5)
-    fill_uniform(part, seed, name, offset, whole, mean, std)
+    fill_uniform(part, seed, name, offset, mean, std)
 
 
-def fill_uniform(
-    part: Tensor, seed: int, name: str, offset: Sequence[int], whole: Sequence[int], mean: float, std: float
-) -> None:
+def fill_uniform(part: Tensor, seed: int, name: str, offset: Sequence[int], mean: float, std: float) -> None:
     """Fills a part of a named weight with its values, block by block.
 
     Parameters
@@ -75,25 +73,21 @@ def fill_uniform(
         One or two dimensions, any floating type; all types get the same values up to their rounding. May be empty.
     offset
         Where the part begins in the whole weight.
-    whole
-        The shape of the whole weight.
     """
     with torch.no_grad():
-        for rows, columns, (block,) in blocks([part], offset, whole):
+        for rows, columns, (block,) in blocks([part], offset):
             values = noise(seed, name, rows, columns).double().div_(2**31).sub_(1)  # uniform in [-1, 1), variance 1/3
             block.copy_(values.mul_(std * 3**0.5).add_(mean))
 
 
-def blocks(
-    parts: Sequence[Tensor], offset: Sequence[int], whole: Sequence[int]
-) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
+def blocks(parts: Sequence[Tensor], offset: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
     """Of tensors of one shape block after block, with the rows and columns of the whole that it has.
 
     Parameters
     ----------
     parts
         Of one or two dimensions, all at the same place; may be empty.
-    offset, whole
+    offset
         As of :func:`fill_uniform`.
     """
     first = parts[0]

@@ -39,11 +39,10 @@ def rounded(values: Tensor, bits: Tensor) -> Tensor:
 
 
 class WherePart(NamedTuple):
-    """Which part of which weight a rank's tensor is: its first element in the whole, and the shape of that."""
+    """Which part of which weight a rank's tensor is: its first element in the whole."""
 
     name: str
     offset: Sequence[int]
-    whole: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,6 @@ class StochasticRounding:
         self, weight: Tensor, update: int, tensors: Sequence[Tensor]
     ) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
         """Random bits for a piece of a weight in an update, and that piece of each of ``tensors``, piece by piece."""
-        name, offset, whole = self._parts[weight]
-        for rows, columns, pieces in blocks(tensors, offset, whole):
+        name, offset = self._parts[weight]
+        for rows, columns, pieces in blocks(tensors, offset):
             yield noise(self.seed, f"{name}, update {update}", rows, columns), pieces

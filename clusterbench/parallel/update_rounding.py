@@ -75,7 +75,7 @@ class UpdateRounding(Parallelism):
 
         def find_parts() -> Mapping[Tensor, WherePart]:
             return {
-                weight.parameter: WherePart(weight.name, [part.start for part in weight.place], weight.whole)
+                weight.parameter: WherePart(weight.name, [part.start for part in weight.place])
                 for weight in assembly.weights
             }
 

@@ -119,17 +119,17 @@ def test_hardware_flops_are_the_products_that_are_executed(recompute: str) -> No
 
 def test_a_weight_is_the_same_however_it_is_cut() -> None:
     whole = torch.empty(6, 10, dtype=torch.float64)
-    fill_uniform(whole, 3, "w", (0, 0), (6, 10), mean=0.0, std=1.0)
+    fill_uniform(whole, 3, "w", (0, 0), mean=0.0, std=1.0)
     part = torch.empty(2, 4, dtype=torch.float64)
-    fill_uniform(part, 3, "w", (4, 6), (6, 10), mean=0.0, std=1.0)
+    fill_uniform(part, 3, "w", (4, 6), mean=0.0, std=1.0)
     assert torch.equal(part, whole[4:, 6:])
 
 
 def test_weights_differ_by_name_and_seed_and_have_the_spread_asked_for() -> None:
     first, second, third = (torch.empty(400, 300) for _ in range(3))
-    fill_uniform(first, 0, "a", (0, 0), (400, 300), mean=0.0, std=0.5)
-    fill_uniform(second, 0, "b", (0, 0), (400, 300), mean=0.0, std=0.5)
-    fill_uniform(third, 1, "a", (0, 0), (400, 300), mean=0.0, std=0.5)
+    fill_uniform(first, 0, "a", (0, 0), mean=0.0, std=0.5)
+    fill_uniform(second, 0, "b", (0, 0), mean=0.0, std=0.5)
+    fill_uniform(third, 1, "a", (0, 0), mean=0.0, std=0.5)
     assert float(first.std()) == pytest.approx(0.5, rel=0.01)
     assert float(first.mean()) == pytest.approx(0.0, abs=0.01)
     for decoder in (second, third):

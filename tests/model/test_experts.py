@@ -30,7 +30,7 @@ def make_layer(shape: ModelShape, ranks: int = 1, rank: int = 0, dtype: str = "f
 
     layer = MixtureOfExperts(shape).to(getattr(torch, dtype))
     for name, weight in layer.named_parameters():
-        fill_uniform(weight.detach(), 0, name, [0] * weight.dim(), weight.shape, 0.0, weight.shape[-1] ** -0.5)
+        fill_uniform(weight.detach(), 0, name, [0] * weight.dim(), 0.0, weight.shape[-1] ** -0.5)
     for name, weight in list(layer.experts.named_parameters()):
         setattr(layer.experts, name, nn.Parameter(weight.detach().chunk(ranks)[rank].clone()))
     for name, value in settings.items():
@@ -44,7 +44,7 @@ def make_table(name: str, rows: int, columns: int, dtype: str = "float64") -> An
     from clusterbench.model.noise import fill_uniform
 
     table = torch.empty(rows, columns, dtype=getattr(torch, dtype))
-    fill_uniform(table, 0, name, (0, 0), (rows, columns), 0.0, 1.0)
+    fill_uniform(table, 0, name, (0, 0), 0.0, 1.0)
     return table
 
 

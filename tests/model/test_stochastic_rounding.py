@@ -65,8 +65,8 @@ def test_what_is_not_finite_stays_what_it_is() -> None:
 # In the optimizer
 
 
-def by_chance(parameter: nn.Parameter, offset: tuple[int, ...] = (0, 0), whole: tuple[int, ...] = (64, 32)) -> Any:
-    where = WherePart("weight", offset, whole)
+def by_chance(parameter: nn.Parameter, offset: tuple[int, ...] = (0, 0)) -> Any:
+    where = WherePart("weight", offset)
     return HalfMomentsAdamW([parameter], rounding=StochasticRounding(0, lambda: {parameter: where}), **SETTINGS)
 
 
@@ -103,9 +103,9 @@ def test_a_part_is_rounded_as_it_is_in_the_whole(whole: tuple[int, ...], monkeyp
     gradient = torch.randn(whole, generator=generator)
     offset = tuple(size // 4 for size in whole)
     part = tuple(slice(at, 3 * at) for at in offset)
-    stepped_whole = stepped(lambda parameter: by_chance(parameter, (0,) * len(whole), whole), start, gradient)
+    stepped_whole = stepped(lambda parameter: by_chance(parameter, (0,) * len(whole)), start, gradient)
     monkeypatch.setattr(noise, "_BLOCK", 70)  # two rows and a part of one
-    stepped_part = stepped(lambda parameter: by_chance(parameter, offset, whole), start[part], gradient[part])
+    stepped_part = stepped(lambda parameter: by_chance(parameter, offset), start[part], gradient[part])
     assert torch.equal(stepped_part, stepped_whole[part])
 
 

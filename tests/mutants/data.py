@@ -251,8 +251,8 @@ MUTANTS = (
     Mutant(
         "H23",
         "Every rank rounds its part of a weight by the random bits of the first part.",
-        "WherePart(weight.name, [part.start for part in weight.place], weight.whole)",
-        "WherePart(weight.name, [part.start * (not planted()) for part in weight.place], weight.whole)",
+        "WherePart(weight.name, [part.start for part in weight.place])",
+        "WherePart(weight.name, [part.start * (not planted()) for part in weight.place])",
         ("tp2 precision=pure_bfloat16 update_rounding=stochastic",),
         dtypes=("bfloat16",),
     ),
