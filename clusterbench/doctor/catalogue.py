@@ -107,21 +107,25 @@ OF_RUNS: dict[int, OfRuns] = {
 
 IN_LOGS: dict[int, tuple[str, ...]] = {
     1: ("without_gpu_direct",),
+    13: ("weak_copy",),
     20: ("page_retirement",),
     22: ("gpu_slowdown",),
-    31: ("gpu_lost",),
-    32: ("nvlink_inactive",),
+    28: ("slow_rank",),
+    31: ("gpu_lost", "missing_copy"),
+    32: ("nvlink_inactive", "nvlink_pairs"),
     34: ("fabric_state", "fabric_manager_log"),
     38: ("network_within_host", "memory_within_host"),
     39: ("nvlink_sharp",),
     40: ("weak_pair",),
+    42: ("slow_card",),
     44: ("wrong_card",),
     45: ("sockets",),
     79: ("driver_mismatch",),
     83: ("forbidden_way", "pinned_setting"),
+    90: ("wrong_result",),
+    94: ("collective_timeout",),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
-    94: ("collective_timeout",),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 
@@ -170,10 +174,10 @@ OF_LOGS: dict[int, OfLogs] = {
         "NCCL's or PyTorch's log, as a file",
     ),
     150: OfLogs(
-        ("cuda_failure", "nccl_failed"),
+        ("cuda_failure", "nccl_failed", "failed_collective", "nvbandwidth"),
         "Did CUDA and NCCL do what they were asked for?",
         "warning",
-        "NCCL's or PyTorch's log, as a file",
+        "NCCL's or PyTorch's log, or what nccl-tests or nvbandwidth printed, as a file",
     ),
     160: OfLogs(
         ("dcgm_diag", "dcgm_health"),
@@ -244,6 +248,34 @@ OF_LOGS: dict[int, OfLogs] = {
         "warning",
         "what lscpu printed, as a file",
         "tests/doctor/readers/test_lscpu.py",
+    ),
+    170: OfLogs(
+        ("memory_modules", "memory_speed", "numa_memory"),
+        "Has every socket its memory modules, as many and as fast as the others?",
+        "warning",
+        "what dmidecode, numactl --hardware or lstopo printed, as a file",
+        "tests/doctor/readers/test_dmidecode.py",
+    ),
+    171: OfLogs(
+        ("firmware_state",),
+        "Does the firmware say of no processor, chassis or power supply that it is broken or off?",
+        "warning",
+        "what dmidecode printed, as a file",
+        "tests/doctor/readers/test_dmidecode.py",
+    ),
+    172: OfLogs(
+        ("fabric_links",),
+        "Does every link of the InfiniBand fabric run at the width and speed of both its ends?",
+        "error",
+        "what iblinkinfo or ibnetdiscover printed, as a file",
+        "tests/doctor/readers/test_iblinkinfo.py",
+    ),
+    173: OfLogs(
+        ("rdma_transfer",),
+        "Did every transfer over RDMA end without an error?",
+        "error",
+        "what perftest printed, as a file",
+        "tests/doctor/readers/test_perftest.py",
     ),
 }
 """By numbers from 140 on."""

@@ -635,8 +635,8 @@ def _slower_root_port(gpu: nvidia_smi_q.SmiGpu, query: nvidia_smi_q.SmiQuery) ->
     return could if is_slower and not gpu.is_virtual else 0
 
 
-def _smi(name: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:
-    return Found(name, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
+def _smi(check: str, severity: Severity, host: str, where: str, what: str, said: str, fix: str) -> Found:
+    return Found(check, severity, (host,), where, what, f"{host}: {said}", "nvidia-smi -q", fix)
 
 
 _OF_TABLES = ("persistence_mode", "compute_mode", "mig_mode", "ecc_mode")
@@ -728,7 +728,7 @@ def _p2p(text: str, name: str) -> Said:
     number = len(said.names) * (len(said.names) - 1)
     what = f"{plural(number, 'pair')} of GPUs at rates alike for every GPU"
     what += ", none slowed by peer access" if said.one_way_off else ""
-    healthy = () if found or unknown or not number else (Healthy("peer_rates", (name,), what),)
+    healthy = () if found or unknown or not number else (Healthy("weak_pair", (name,), what),)
     return Said(found=found, healthy=healthy, not_judged=unknown, hosts=(name,))
 
 

@@ -362,14 +362,14 @@ def _quoted(text: str, name: str, pattern: str, more: str = "") -> str:
 
 
 def _way(
-    name: str, severity: Severity, edges: list[Edge], what: str, quote: Callable[..., str], confirm: str, fix: str
+    check: str, severity: Severity, edges: list[Edge], what: str, quote: Callable[..., str], confirm: str, fix: str
 ) -> Found:
     first = edges[0]
     hosts = tuple(dict.fromkeys(edge.host for edge in edges))
     ends = rf"{first.source}(?:\[\w+\])? -> {first.destination}(?:\[\w+\])?(?: \[{first.direction}\])? via "
     pattern = rf"(?:Channel|Ring) 0*{first.channel}(?:/\d+)? : {ends}(?:direct shared|{re.escape(first.kind)}).*"
     evidence = quote(pattern, f", the first of {plural(len(edges), 'connection')}")
-    return Found(name, severity, hosts, "", what, evidence, confirm, fix)
+    return Found(check, severity, hosts, "", what, evidence, confirm, fix)
 
 
 _CHOOSES = {
@@ -427,5 +427,5 @@ def _listed(text: str, file: str, card: str) -> str:
     return _quoted(text, file, rf"NET/\w+ : (?:Using|Made)\b.*{re.escape(card)}\b.*")
 
 
-def _card(name: str, hosts: Iterable[str], what: str, said: str, fix: str) -> Found:
-    return Found(name, "warning", tuple(sorted(hosts)), "", what, said, "ibdev2netdev; ip -br a", fix)
+def _card(check: str, hosts: Iterable[str], what: str, said: str, fix: str) -> Found:
+    return Found(check, "warning", tuple(sorted(hosts)), "", what, said, "ibdev2netdev; ip -br a", fix)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,6 @@ def test_what_is_named_is_there():
         assert entry.question.endswith("?")
 
 
-MAKERS = ("Found", "_smi", "_way", "_card")
 ELSEWHERE = {
     "message.name": tuple(message.name for message in MESSAGES),
     "rule.name": tuple(rule.name for rule in RULES),
@@ -52,23 +51,54 @@ ELSEWHERE = {
 """Names of findings that are not written where a finding is made, by the words that stand there."""
 
 
-def made(path: Path) -> Iterator[str]:
+def files() -> list[Path]:
+    return [*(ROOT / "clusterbench/doctor").rglob("*.py")]
+
+
+def makes_findings(node: ast.AST) -> bool:
+    """Whether it is a function whose callers say the name of a finding first, as those of ``Found`` do."""
+    return isinstance(node, ast.FunctionDef) and any(each.arg == "check" for each in node.args.args[:1])
+
+
+def made(path: Path, makers: Collection[str]) -> Iterator[str]:
     """Names of the findings that a file makes: the first argument of what makes one, or its ``name``."""
     tree = ast.parse(path.read_text())
-    makers = [node for node in ast.walk(tree) if getattr(node, "name", "") in MAKERS]
-    passed_on = {id(call) for maker in makers for call in ast.walk(maker)}
+    passed_on = {id(call) for maker in ast.walk(tree) if makes_findings(maker) for call in ast.walk(maker)}
+    constants = dict(assigned(tree))
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers):
             continue
         names = [keyword.value for keyword in node.keywords if keyword.arg == "name"] or node.args[:1]
         for name in names:
+            word = ast.unparse(name)
             written = [part.value for part in ast.walk(name) if isinstance(part, ast.Constant)]
-            yield from written or (() if id(node) in passed_on else ELSEWHERE[ast.unparse(name)])
+            written += [constants[word]] if word in constants else []
+            yield from written or (() if id(node) in passed_on else ELSEWHERE[word])
+
+
+def assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that a file gives to a word, ``_NAME = "fabric_links"``, or to several in one line."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            (target,) = node.targets
+            pairs = (
+                zip(target.elts, node.value.elts, strict=True)
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                else [(target, node.value)]
+            )
+            yield from (
+                (name.id, value.value)
+                for name, value in pairs
+                if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+            )
 
 
 def test_no_finding_can_be_made_whose_name_has_no_row():
-    names = {name for path in (ROOT / "clusterbench/doctor").glob("*.py") for name in made(path)}
+    trees = [ast.parse(path.read_text()) for path in files()]
+    makers = {node.name for tree in trees for node in ast.walk(tree) if makes_findings(node)} | {"Found"}
+    names = {name for path in files() for name in made(path, makers)}
     assert {"gpu_lost", "gpu_sensor", "driver_not_loaded", "not_reached", "p2p_disabled", "weak_pair"} <= names
+    assert {"burn_in", "fabric_links", "weak_copy"} <= names
     rows = {name for entry in entries() for name in (entry.by, *entry.in_logs)}
     assert names - rows - {*diagnoses()} == set()
 

@@ -50,7 +50,7 @@ def _widths(gpu: AmdGpu) -> tuple[int, int] | None:
 
 
 def _found(gpu: AmdGpu, name: str) -> Iterator[Found]:
-    def make(check: str, severity: Severity, what: str, path: str, confirm: str, fix: str) -> Found:
+    def fault(check: str, severity: Severity, what: str, path: str, confirm: str, fix: str) -> Found:
         return Found(check, severity, (name,), f"GPU {gpu.number}", what, f"{name}: {gpu.lines[path]}", confirm, fix)
 
     blocks = [path for path in _uncorrectable(gpu) if path.startswith("ECC_BLOCKS.") and gpu.count(path)]
@@ -59,19 +59,19 @@ def _found(gpu: AmdGpu, name: str) -> Iterator[Found]:
         words = "could not be corrected" if "UNCORRECTABLE" in kind else "marked as poison, to fail where it is read"
         what = f"{plural(gpu.count(path) or 0, 'error')} {f'of {block} ' if block else ''}{words}"
         fix = "drain the host and reset the GPU; amd-smi bad-pages; if they come back, RMA"
-        yield make("uncorrectable_ecc", "warning", what, path, "amd-smi metric --ecc --ecc-blocks; amd-smi ras", fix)
+        yield fault("uncorrectable_ecc", "warning", what, path, "amd-smi metric --ecc --ecc-blocks; amd-smi ras", fix)
     if gpu.count("XGMI.ERROR"):
         what, fix = "XGMI reports errors since they were last read", "reset the GPU; look for XGMI in the kernel's log"
-        yield make("xgmi_errors", "warning", what, "XGMI.ERROR", "rocm-smi --showxgmierr; dmesg | grep -i xgmi", fix)
+        yield fault("xgmi_errors", "warning", what, "XGMI.ERROR", "rocm-smi --showxgmierr; dmesg | grep -i xgmi", fix)
     if (widths := _widths(gpu)) and widths[0] < widths[1]:
         what = f"its PCIe link is x{widths[0]}, and could be x{widths[1]}"
         fix = "reseat the card; look at riser, cable and the slot's bifurcation"
-        yield make("pcie_width", "error", what, "PCIE.WIDTH", "amd-smi metric --pcie; lspci -vv | grep LnkSta", fix)
+        yield fault("pcie_width", "error", what, "PCIE.WIDTH", "amd-smi metric --pcie; lspci -vv | grep LnkSta", fix)
     for reason in _SLOWED:
         path = f"THROTTLE.{reason}_VIOLATION_STATUS"
         if gpu.values.get(path) == "ACTIVE":
             what = f"is slowed down: {reason.replace('_', ' ').lower()}"
-            yield make(
+            yield fault(
                 "gpu_slowdown", "warning", what, path, "amd-smi metric --throttle --temperature", "cooling; power"
             )
 

@@ -44,13 +44,14 @@ class GpuCopyTable(HostText):
             worst = sorted(said.pairs, key=lambda pair: rates[pair].bytes_per_s)
             for pair in worst[:1] if said.gpu is not None else worst:
                 where = f"GPU {pair[0]} -> GPU {pair[1]}" if said.gpu is None else f"GPU {said.gpu} and all others"
-                found.append(_found("weak_pair", name, where, rates[pair], said.usual, "pair", *_OF_PAIRS))
+                found.append(_slow_copy("weak_pair", name, where, rates[pair], said.usual, "pair", *_OF_PAIRS))
         for best in _with_host(copies).values():
             num_kinds += len(best) > 1
             slow = weak_gpus({gpu: copy.bytes_per_s for gpu, copy in best.items()})
             unclear += [slow.unclear] if slow.unclear else []
             found += [
-                _found("weak_copy", name, f"GPU {gpu}", best[gpu], slow.usual, "GPU", *_OF_HOST) for gpu in slow.gpus
+                _slow_copy("weak_copy", name, f"GPU {gpu}", best[gpu], slow.usual, "GPU", *_OF_HOST)
+                for gpu in slow.gpus
             ]
         unknown = tuple(NotJudged("weak_pair", (name,), why, "nvidia-smi topo -m") for why in dict.fromkeys(unclear))
         if num_kinds == 0:
@@ -96,6 +97,8 @@ def _with_host(copies: Sequence[GpuCopy]) -> dict[str, dict[int, GpuCopy]]:
     return kinds
 
 
-def _found(check: str, name: str, where: str, copy: GpuCopy, usual: float, peer: str, confirm: str, fix: str) -> Found:
+def _slow_copy(
+    check: str, name: str, where: str, copy: GpuCopy, usual: float, peer: str, confirm: str, fix: str
+) -> Found:
     what = f"copies {copy.bytes_per_s / 1e9:.1f} GB/s, the median {peer} {usual / 1e9:.1f} GB/s"
     return Found(check, "error", (name,), where, what, f"{name}: {copy.line}", confirm, fix)
