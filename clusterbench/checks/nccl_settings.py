@@ -7,19 +7,11 @@ from clusterbench.checks._training_node import NO_TRAINING_NODE, num_gpus, train
 from clusterbench.facts import Host
 from clusterbench.facts.infiniband import Infiniband
 from clusterbench.facts.nccl_conf import Effective, effective
+from clusterbench.tools.nccl_ways import BETWEEN_GPUS, CHOSEN, as_read, forbidden
 from clusterbench.types import Severity
 from clusterbench.words import plural
 
 _SUSPICIOUS: Mapping[tuple[str, str], tuple[Severity, str]] = {
-    ("NCCL_P2P_DISABLE", "1"): ("error", "GPUs of a host do not reach each other's memory"),
-    ("NCCL_P2P_LEVEL", "LOC"): ("error", "GPUs of a host do not reach each other's memory"),
-    ("NCCL_P2P_LEVEL", "0"): ("error", "GPUs of a host do not reach each other's memory"),
-    ("NCCL_SHM_DISABLE", "1"): ("error", "ranks of a host do not share its memory"),
-    ("NCCL_IB_DISABLE", "1"): ("error", "InfiniBand and RoCE are not used"),
-    ("NCCL_NET", "SOCKET"): ("error", "InfiniBand and RoCE are not used"),
-    ("NCCL_NET_GDR_LEVEL", "LOC"): ("error", "network cards do not reach GPU memory"),
-    ("NCCL_NET_GDR_LEVEL", "0"): ("error", "network cards do not reach GPU memory"),
-    ("NCCL_NVLS_ENABLE", "0"): ("warning", "NVLink switches do not reduce"),
     ("NCCL_IGNORE_NET_MISMATCH", "1"): ("warning", "ranks with unlike networks are not refused"),
     ("NCCL_DEBUG", "TRACE"): ("warning", "every call is logged"),
     ("CUDA_LAUNCH_BLOCKING", "1"): ("error", "every kernel is waited for, so that nothing overlaps"),
@@ -27,16 +19,9 @@ _SUSPICIOUS: Mapping[tuple[str, str], tuple[Severity, str]] = {
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): ("warning", "every collective is checked against all ranks first"),
     ("NVIDIA_TF32_OVERRIDE", "0"): ("note", "matrix products of 32 bit do not use tensor cores"),
 }
-"""What each costs: NCCL's user guide, environment variables; CUDA's and torch's documentation."""
+"""What each costs, beside those that take a way from NCCL: NCCL's user guide; CUDA's and torch's documentation."""
 
-_BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 _OF_RDMA = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL")
-
-_CHOSEN = {
-    "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
-    "NCCL_PROTO": "NCCL takes this protocol for all sizes",
-}
-"""A warning where one is named; several, or one that is excluded (``^LL128``), are a note: some clouds ask for it."""
 
 _PINNED = {
     "NCCL_MAX_NCHANNELS": "the number of channels is bounded",
@@ -78,7 +63,7 @@ class NcclSettings(HostCheck):
 
 def _faults(host: Host, settings: Mapping[str, Effective]) -> Iterator[Fault]:
     for name, setting in settings.items():
-        severity, costs = _judged(name, _plain(setting.value))
+        severity, costs = _judged(name, as_read(setting.value))
         if costs and (lacks := _lacks(host, name)):
             severity, costs = "note", f"{costs}; {lacks}"
         if costs:
@@ -88,7 +73,7 @@ def _faults(host: Host, settings: Mapping[str, Effective]) -> Iterator[Fault]:
 
 def _lacks(host: Host, name: str) -> str:
     """Why a setting takes nothing from this host; empty where it may."""
-    if name in _BETWEEN_GPUS and num_gpus(host) == 1:
+    if name in BETWEEN_GPUS and num_gpus(host) == 1:
         return "this host has one GPU"
     if name in _OF_RDMA and all(device.kind == "software" for device in host.of(Infiniband).devices):
         return "this host has no RDMA device"
@@ -99,12 +84,8 @@ def _judged(name: str, value: str) -> tuple[Severity, str]:
     """The severity and what it costs; nothing where it takes nothing."""
     if not value:
         return "note", ""
-    if name in _CHOSEN:
-        return ("warning", _CHOSEN[name]) if value.isalnum() else ("note", "NCCL chooses among some only")
+    if lost := forbidden(name, value):
+        return "warning" if name == "NCCL_NVLS_ENABLE" else "error", lost
+    if name in CHOSEN:  # several, or one that is excluded (^LL128), are a note: some clouds ask for it
+        return ("warning", CHOSEN[name]) if value.isalnum() else ("note", "NCCL chooses among some only")
     return _SUSPICIOUS.get((name, value), ("note", _PINNED.get(name, "")))
-
-
-def _plain(value: str) -> str:
-    """Words are taken in either case, and ``01`` is 1."""
-    word = value.strip()
-    return str(int(word)) if word.isascii() and word.isdecimal() and len(word) < 20 else word.upper()

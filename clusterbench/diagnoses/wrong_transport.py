@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
+from clusterbench.host_facts import mapping
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY
 from clusterbench.tools.nccl_record import LOG, Connection, RankLog, connections
 from clusterbench.tools.nccl_ways import (
+    BETWEEN_GPUS,
     by_socket,
     forbidden,
     network_receives,
@@ -19,7 +21,7 @@ from clusterbench.tools.nccl_ways import (
     without_gdr,
 )
 from clusterbench.types import Case, Observation, Severity
-from clusterbench.words import Word
+from clusterbench.words import Word, few
 
 WITHOUT_GDR = ("rtx-",)
 """Accelerators whose driver has no GPUDirect RDMA: linux-rdma/perftest issue 269."""
@@ -38,7 +40,6 @@ _ALLOWS = {
 }
 _FOR_NETWORK = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA")
 _FOR_GDR = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE", *_FOR_NETWORK)
-_FOR_PEERS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 
 
 class WrongTransport(Diagnosis):
@@ -152,7 +153,7 @@ def _sockets(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator[Fin
         yield logged.warning(
             sockets,
             sum(connection.num_channels for connection in ends),
-            f"hosts are joined by sockets, although there is RDMA ({_few(devices)})",
+            f"hosts are joined by sockets, although there is RDMA ({few(devices)})",
             "connections between hosts",
         )
 
@@ -165,17 +166,17 @@ def _without_gdr(logged: _LoggedCase, between: Sequence[Connection]) -> Iterator
     if without:
         cards = sorted({str(connection.card) for connection in without})
         refused = sorted({card for log in logged.logs for card in log.gdr_refused})
-        why = f"; NCCL says it is disabled for {_few(refused)}" if refused else ""
+        why = f"; NCCL says it is disabled for {few(refused)}" if refused else ""
         yield logged.warning(
             without,
             sum(connection.num_channels for connection in ends),
-            f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {_few(cards)}){why}",
+            f"network cards do not write into GPU memory themselves (no GPUDirect RDMA over {few(cards)}){why}",
             "receiving ends between hosts",
         )
 
 
 def _within(logged: _LoggedCase, within: Sequence[Connection]) -> Iterator[Finding]:
-    if logged.asks_for(_FOR_PEERS):
+    if logged.asks_for(BETWEEN_GPUS):
         return
     total = sum(connection.num_channels for connection in within)
     if slower := through_network(within):
@@ -195,7 +196,7 @@ def _forbidden(logged: _LoggedCase) -> Iterator[Finding]:
                 hosts.setdefault((name, value, lost), {})[host_of(logged.observation, rank)] = None
     for (name, value, lost), own in hosts.items():
         yield Finding(
-            f"{logged.case.id}, {_few(list(own))}",
+            f"{logged.case.id}, {few(own)}",
             f"{name}={value} is set, and not by the suite: {lost}",
             "warning",
             among=tuple(own),
@@ -214,16 +215,16 @@ def _without_multicast(logged: _LoggedCase) -> Iterator[Finding]:
     if ranks_without:
         hosts = list(dict.fromkeys(everywhere[rank] for rank in ranks_without))
         what = "NCCL finds no multicast in the NVLink switches, so that they do not reduce (NVLink SHARP)"
-        yield Finding(f"{logged.case.id}, {_few(hosts)}", what, severity, f"{len(ranks_without)} of {len(ranks)} ranks")
+        yield Finding(f"{logged.case.id}, {few(hosts)}", what, severity, f"{len(ranks_without)} of {len(ranks)} ranks")
 
 
 def _active_ports(reading: Reading) -> Iterator[str]:
     """Names of the devices with an active InfiniBand or RoCE port on any host of the run."""
-    for host in _mapping(reading.environment.get("hosts")).values():
-        ports = _mapping(host).get("infiniband")
+    for host in mapping(reading.environment.get("hosts")).values():
+        ports = mapping(host).get("infiniband")
         for port in ports if isinstance(ports, list) else ():
-            if "ACTIVE" in str(_mapping(port).get("state")):
-                yield str(_mapping(port).get("device"))
+            if "ACTIVE" in str(mapping(port).get("state")):
+                yield str(mapping(port).get("device"))
 
 
 def _has_nvlink(logged: _LoggedCase, connection: Connection) -> bool:
@@ -235,12 +236,3 @@ def _has_nvlink(logged: _LoggedCase, connection: Connection) -> bool:
         if host_of(logged.observation, rank) == host and matrix and len(matrix.gpus) > 1:
             return all(matrix.links(gpu, peer) for gpu, peer in permutations(matrix.gpus, 2))
     return False
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -12,6 +12,7 @@ from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import quoted
 from clusterbench.tools.nccl_log import Edge, NcclLog, Warned, messages, parse
 from clusterbench.tools.nccl_ways import (
+    CHOSEN,
     by_socket,
     forbidden,
     network_receives,
@@ -373,8 +374,7 @@ def _way(
 
 
 _CHOOSES = {
-    "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
-    "NCCL_PROTO": "NCCL takes this protocol for all sizes",
+    **CHOSEN,
     "NCCL_IB_GID_INDEX": "since 2.21 NCCL finds a RoCE port's address itself, and an index differs between hosts",
 }
 """A log does not say whether the machine needs them: a note."""

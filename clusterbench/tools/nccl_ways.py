@@ -26,21 +26,44 @@ Kind = TypeVar("Kind", bound=Way)
 SOCKETS = ("NET/Socket", "NET/FastSocket")
 """NCCL's own, and those of Google's plug-in."""
 
-FORBIDS = {
-    ("NCCL_IB_DISABLE", "1"): "InfiniBand and RoCE are not used",
-    ("NCCL_NET", "Socket"): "InfiniBand and RoCE are not used",
-    ("NCCL_P2P_DISABLE", "1"): "GPUs of a host do not reach each other's memory",
-    ("NCCL_P2P_LEVEL", "LOC"): "GPUs of a host do not reach each other's memory",
+_NO_RDMA, _NO_PEERS = "InfiniBand and RoCE are not used", "GPUs of a host do not reach each other's memory"
+_NO_GDR = "network cards do not reach GPU memory"
+_FORBIDS = {
+    ("NCCL_IB_DISABLE", "1"): _NO_RDMA,
+    ("NCCL_NET", "SOCKET"): _NO_RDMA,
+    ("NCCL_P2P_DISABLE", "1"): _NO_PEERS,
+    ("NCCL_P2P_LEVEL", "LOC"): _NO_PEERS,
+    ("NCCL_P2P_LEVEL", "0"): _NO_PEERS,
     ("NCCL_SHM_DISABLE", "1"): "ranks of a host do not share its memory",
-    ("NCCL_NET_GDR_LEVEL", "LOC"): "network cards do not reach GPU memory",
+    ("NCCL_NET_GDR_LEVEL", "LOC"): _NO_GDR,
+    ("NCCL_NET_GDR_LEVEL", "0"): _NO_GDR,
     ("NCCL_NVLS_ENABLE", "0"): "the NVLink switches do not reduce",
 }
-"""Settings that take a way from NCCL, with what is lost."""
+"""What is lost. A level may be said by its old number: NCCL user guide, environment variables."""
+
+CHOSEN = {
+    "NCCL_ALGO": "NCCL takes this algorithm for all sizes",
+    "NCCL_PROTO": "NCCL takes this protocol for all sizes",
+}
+"""Settings that take a choice from NCCL."""
+
+BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+"""Variables of the ways within a host."""
 
 
 def forbidden(name: str, value: str) -> str | None:
-    """What a setting takes from NCCL, which reads ``socket`` as it reads ``Socket``."""
-    return next((lost for (of, word), lost in FORBIDS.items() if (of, word.lower()) == (name, value.lower())), None)
+    """What a setting takes from NCCL; None where it takes nothing."""
+    return _FORBIDS.get((name, as_read(value)))
+
+
+def as_read(value: str) -> str:
+    """A value as NCCL reads it, ``socket`` as ``Socket`` and ``01`` as 1: in capitals.
+
+    >>> as_read(" socket "), as_read("01")
+    ('SOCKET', '1')
+    """
+    word = value.strip()
+    return str(int(word)) if word.isascii() and word.isdecimal() and len(word) < 20 else word.upper()
 
 
 def by_socket(between: Iterable[Kind]) -> list[Kind]:

@@ -384,6 +384,8 @@ def said(message, place=""):
         ("Could not find a path for pattern 4, falling back to simple order", "graph/search.cc:9", "no_path", "error"),
         ("NCCL_P2P_DISABLE set by environment to 1.", "", "forbidden_way", "warning"),
         ("NCCL_NET set by environment to socket.", "", "forbidden_way", "warning"),
+        ("NCCL_P2P_LEVEL set by environment to 0.", "", "forbidden_way", "warning"),
+        ("NCCL_NET_GDR_LEVEL set by environment to 0.", "", "forbidden_way", "warning"),
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 3[1] -> 1[1] [receive] via NET/IB/1", "", "without_gpu_direct", "warning"),
         ("Channel 02/0 : 0[0] -> 2[0] [send] via NET/Socket/0", "", "sockets", "error"),
