@@ -120,10 +120,10 @@ def test_a_file_of_rates_says_of_which_machine_it_is_and_is_refused_on_another(t
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("version: 2\nrates:\n  memory: 3 GB/s\n", ":1: 'version: 2' is not 1, which this clusterbench reads.\nhint: "),
-        ("num_rates: 2\nrates:\n  memory: 3 GB/s\n", ":1: damaged: 'num_rates: 2', but there are 1.\nhint: write it"),
-        ("machine:\n  gpuu: a\nrates:\n  memory: 3 GB/s\n", ":2: unknown key 'gpuu'. Did you mean 'gpu'?"),
-        ("machine: [a]\nrates:\n  memory: 3 GB/s\n", ":1: 'machine' is keys and values: gpu, gpus_per_node"),
+        ("version: 2\nrates:\n  memory: 3 TB/s\n", ":1: 'version: 2' is not 1, which this clusterbench reads.\nhint: "),
+        ("num_rates: 2\nrates:\n  memory: 3 TB/s\n", ":1: damaged: 'num_rates: 2', but there are 1.\nhint: write it"),
+        ("machine:\n  gpuu: a\nrates:\n  memory: 3 TB/s\n", ":2: unknown key 'gpuu'. Did you mean 'gpu'?"),
+        ("machine: [a]\nrates:\n  memory: 3 TB/s\n", ":1: 'machine' is keys and values: gpu, gpus_per_node"),
     ],
 )
 def test_a_file_that_is_damaged_or_of_another_version_is_said_with_place_and_remedy(typical, tmp_path, text, said):

@@ -143,8 +143,9 @@ def _band(
     reasons = [why]
     for parallelism in active:
         for slack in parallelism.slack(job):
-            limit += slack.size_bytes / held[category]
-            reasons.append(f"{slack.why}, {format_bytes(slack.size_bytes)}")
+            size_bytes = slack.size_bytes + slack.beside * (category == TOTAL)
+            limit += size_bytes / held[category]
+            reasons.append(f"{slack.why}, {format_bytes(size_bytes)}")
     if category == TOTAL and (late := _summed_before(active, job)):
         limit += late / held[category]
         reasons.append(f"gradients that were summed first, of which Gloo may let go late, {format_bytes(late)}")

@@ -128,10 +128,14 @@ Moments = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Slack:
-    """Bytes by which activations may differ from their formula although nothing is wrong, and the reason."""
+    """Bytes by which activations may differ from their formula although nothing is wrong, and the reason.
+
+    ``beside`` are bytes of what is no activation, by which the total may differ as well.
+    """
 
     size_bytes: float
     why: str
+    beside: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,9 @@ class TensorParallel(Parallelism):
         in_flight = sum(job.order.in_flight.values()) if job.order else 1
         stream = job.local_tokens * job.shape.hidden_size * job.compute_bytes
         yield Slack(float(in_flight * stream), "DTensor holds the residual stream of each micro-batch once more")
+        if job.has_head and not self.loss_parallel and job.device == "cpu":  # the part of a rank, and all as they came
+            logits = float(job.local_tokens * job.shape.vocab_size * job.compute_bytes)
+            yield Slack(logits / job.layout.tp, "gathered logits that Gloo lets go late", logits)
 
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         forwards, tokens = job.gradient_accumulation_steps * job.has_head, job.local_tokens
