@@ -821,8 +821,6 @@ def advise(
     """
     from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite
-    from clusterbench.pricing.profiles import named_profile
-    from clusterbench.pricing.ranked_table import ranked_csv
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
@@ -836,6 +834,9 @@ def advise(
             _say(f"\n{text}" if found else text)
             found.append((advice, known))
     if table is not None:
+        from clusterbench.pricing.profiles import named_profile
+        from clusterbench.pricing.ranked_table import ranked_csv
+
         _write(ranked_csv(found, named_profile(asked.profile)), table, "--table")
     if page is not None:
         from clusterbench.report.predicted_page import predicted_page

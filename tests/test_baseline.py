@@ -222,7 +222,11 @@ DAMAGES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     ),
     "samples of no run": (
         lambda lines: [*lines[:2], changed(lines[2], by_run=[4, 4]), *lines[3:]],
-        ":3: damaged: 'by_run' comes to 8 samples, and there are 9.",
+        ":3: damaged: 'by_run' is [4, 4]: each must be 1 or more, and all together the 9 that there are.",
+    ),
+    "a run without a sample": (
+        lambda lines: [*lines[:2], changed(lines[2], by_run=[0, 9]), *lines[3:]],
+        ":3: damaged: 'by_run' is [0, 9]: each must be 1 or more, and all together the 9 that there are.",
     ),
     "text in place of a number": (
         lambda lines: [*lines[:2], changed(lines[2], value="fast"), *lines[3:]],

@@ -152,8 +152,8 @@ def _recorded(path: Path, number: int, figure: _Figure, source: str) -> Recorded
     if len(figure.within) != (2 if len(figure.samples) < FEWEST else 0):
         raise _damaged(path, number, f"'within' is two numbers beside one or two samples, and not beside {FEWEST}")
     if figure.by_run and (min(figure.by_run) < 1 or sum(figure.by_run) != len(figure.samples)):
-        said = f"comes to {sum(figure.by_run)} samples, and there are {len(figure.samples)}"
-        raise _damaged(path, number, f"'by_run' {said}")
+        must = f"each must be 1 or more, and all together the {len(figure.samples)} that there are"
+        raise _damaged(path, number, f"'by_run' is {short(str([*figure.by_run]))}: {must}")
     if figure.unit not in UNITS:
         raise _damaged(path, number, f"'{short(figure.unit)}' is no unit")
     within = (min(figure.within), max(figure.within)) if figure.within else None

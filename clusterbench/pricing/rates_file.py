@@ -195,10 +195,13 @@ class _Reader:
         if most is None or rate.origin != "file":
             return
         by_sheet = f"what the card's datasheet has: {format_value(most, rate.unit)}."
+        allowed = (
+            f"\nhint: {SHARE_OF_ITS_DATASHEET:g} to {FASTER_THAN_ITS_DATASHEET:g} times that is taken; look at the unit"
+        )
         if rate.value > FASTER_THAN_ITS_DATASHEET * most:
-            raise self._error(line, f"{told} is {rate.value / most:.1f} times {by_sheet}")
+            raise self._error(line, f"{told} is {rate.value / most:.1f} times {by_sheet}{allowed}")
         if rate.value < SHARE_OF_ITS_DATASHEET * most:
-            raise self._error(line, f"{told} is {rate.value / most:.2g} of {by_sheet}")
+            raise self._error(line, f"{told} is {rate.value / most:.2g} of {by_sheet}{allowed}")
 
     def _machine(self, top: Table) -> Fingerprint:
         if "machine" not in top.values:

@@ -200,6 +200,15 @@ def test_noise_that_no_number_of_repeats_overcomes_is_said_to_need_more_than_a_t
 STATE, IN_IT = 0.04, 0.3
 
 
+def changes_of(base: np.ndarray, runs: int, new: np.ndarray, slower: float) -> list[Change]:
+    """Of ``[case, pair, repeat]``, the first case of new slower by so much; last the run as a whole."""
+    new[0] += math.log1p(slower)
+    of_runs = [replace(Repeats.of_values(values), runs=runs) for values in base]
+    changes, whole = compare_run(of_runs, [*map(Repeats.of_values, new)])
+    assert whole is not None
+    return [*changes, whole]
+
+
 def two_states(
     lasting: str, cases: int, runs: int, repeats: int, new: int, slower: float = 0.0, pairs: int = 200
 ) -> list[Change]:
@@ -214,12 +223,7 @@ def two_states(
         values = STATE * states + 0.001 * draw.standard_normal((cases, pairs, count, each))
         return values.reshape(cases, pairs, count * each)
 
-    base = [replace(Repeats.of_values(values), runs=runs) for values in run_of(runs, repeats)]
-    of_new = run_of(1, new)
-    of_new[0] += math.log1p(slower)
-    changes, whole = compare_run(base, [Repeats.of_values(values) for values in of_new])
-    assert whole is not None
-    return [*changes, whole]
+    return changes_of(run_of(runs, repeats), runs, run_of(1, new), slower)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +277,7 @@ def against_a_baseline(
         of_runs = between * draw.standard_normal((30, pairs, count, 1))
         return (of_runs + inside * draw.standard_normal((30, pairs, count, each))).reshape(30, pairs, count * each)
 
-    base = [replace(Repeats.of_values(values), runs=runs) for values in run_of(runs, repeats)]
-    of_new = run_of(1, new)
-    of_new[0] += math.log1p(slower)
-    changes, whole = compare_run(base, [Repeats.of_values(values) for values in of_new])
-    assert whole is not None
-    return [*changes, whole]
+    return changes_of(run_of(runs, repeats), runs, run_of(1, new), slower)
 
 
 @pytest.mark.parametrize(("runs", "repeats", "new"), [(3, 3, 3), (5, 1, 10), (5, 10, 10), (10, 1, 10), (20, 1, 5)])
