@@ -10,8 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clusterbench import cli
-from clusterbench.cli import main
+from clusterbench.cli import main, options
 from clusterbench.engine import telemetry
 
 ROOT = Path(__file__).parent.parent
@@ -223,10 +222,10 @@ def test_a_reader_that_is_gone_is_no_traceback_and_no_fault():
 )
 def test_a_time_is_read_as_batch_systems_write_it(text, seconds):
     # Slurm's own forms: minutes:seconds, hours:minutes:seconds, days-hours:minutes, days-hours:minutes:seconds.
-    assert cli._seconds(text) == seconds
+    assert options.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(click.BadParameter):
-        cli._seconds(text)
+        options.seconds(text)

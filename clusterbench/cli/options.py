@@ -1,0 +1,120 @@
+"""What more than one verb takes is said once, so that it has one spelling and one range in all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from clusterbench.layout import RANK_ORDERS
+from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
+from clusterbench.units import parse_time
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers within bounds: NaN and infinity, which no bound keeps out, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+def seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def num_nodes_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--num-nodes", type=click.IntRange(1, 100_000), help=words)
+
+
+def gpus_per_node_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--gpus-per-node", type=click.IntRange(1, 1024), help=words)
+
+
+def global_batch_size_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--global-batch-size", type=click.IntRange(1, 2**24), help=words)
+
+
+device_option = click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), help="What computes.  [default: cuda where there are GPUs]"
+)
+num_ranks_option = click.option(
+    "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
+)
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence."
+)
+micro_batch_size_option = click.option(
+    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
+)
+rank_order_option = click.option(
+    "--rank-order",
+    default="megatron",
+    show_default=True,
+    help=f"Which ranks are neighbours, as in: {', '.join(RANK_ORDERS)}.",
+)
+profile_option = click.option(
+    "--profile", default="ours", show_default=True, help="The framework, as 'list profiles' names it."
+)
+
+
+def _conditions(text: str | None) -> tuple[str, ...] | None:
+    """``incomplete,suspect``: words of :data:`clusterbench.types.FAIL_ON`, apart by commas."""
+    from clusterbench.errors import nearest
+
+    if text is None:
+        return None
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    for word in words:
+        if word not in FAIL_ON:
+            raise click.BadParameter(f"must be of {', '.join(FAIL_ON)}, not {word!r}.{nearest(word, FAIL_ON)}")
+    return words
+
+
+fail_on_option = click.option(
+    "--fail-on",
+    metavar="A,B",
+    callback=lambda _, __, text: _conditions(text),
+    help=f"What ends with exit code 1 beside a wrong result: {', '.join(FAIL_ON)}.  "
+    f"[default: {','.join(FAIL_ON_BY_DEFAULT)} and what the suite says]",
+)
+
+
+def _accepted(text: str | None) -> tuple[str, ...]:
+    from clusterbench.fingerprint import accepted_fields
+
+    return accepted_fields(text)
+
+
+cluster_file_option = click.option(
+    "--cluster",
+    "cluster",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What the cluster is: a file with gpu, gpus_per_node, num_nodes and nics, or the folder of a run on it.",
+)
+accept_option = click.option(
+    "--accept-other",
+    "accepted",
+    metavar="A,B",
+    callback=lambda _, __, text: _accepted(text),
+    help="Use recorded figures although these differ on their machine: gpu, driver, nccl ...  [default: refuse]",
+)
+
+
+baseline_option = click.option(
+    "--baseline", type=click.Path(path_type=Path), help="What floors 'of baseline' are shares of: a file, or a run."
+)
+ranks_per_gpu_option = click.option(
+    "--ranks-per-gpu", type=click.IntRange(1, 64), help="Ranks that share each GPU: proofs, but no rates."
+)
