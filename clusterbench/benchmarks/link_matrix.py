@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.benchmarks import Benchmark
 from clusterbench.errors import WrongResult
-from clusterbench.formulas.pairing import Pair, Round, attribute, num_links, rounds_in_rails, rounds_of, second_pass
+from clusterbench.formulas.pairing import Pair, Round, num_links, rounds_in_rails, rounds_of
+from clusterbench.formulas.slow_pairs import attribute, second_pass
 from clusterbench.formulas.statistics import median, summarise
 from clusterbench.options import option
 from clusterbench.types import (

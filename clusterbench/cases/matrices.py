@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from clusterbench.formulas.pairing import Pair, Slow, Spread, attribute, num_links, spreads
+from clusterbench.formulas.pairing import Pair, num_links
+from clusterbench.formulas.slow_pairs import Slow, Spread, attribute, spreads
 from clusterbench.rows import Row
 from clusterbench.units import format_value
 from clusterbench.words import few

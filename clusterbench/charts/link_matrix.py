@@ -10,7 +10,8 @@ from clusterbench.cases.matrices import Matrix, why_not_judged
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, canvas
-from clusterbench.formulas.pairing import Pair, Slow
+from clusterbench.formulas.pairing import Pair
+from clusterbench.formulas.slow_pairs import Slow
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
 from clusterbench.words import legible

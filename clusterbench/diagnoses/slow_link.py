@@ -9,7 +9,7 @@ from clusterbench.cases.matrices import Matrix, spread_in_words, why_not_judged
 from clusterbench.checks._training_node import gpu_cards
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.facts import Host
-from clusterbench.formulas.pairing import Slow, Spread
+from clusterbench.formulas.slow_pairs import Slow, Spread
 from clusterbench.host_facts import described_hosts
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import NVLINK, NvLink

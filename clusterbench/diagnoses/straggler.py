@@ -13,7 +13,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.cases.same_work import Group, ranks_of_same_work
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
-from clusterbench.formulas.pairing import MAD
+from clusterbench.formulas.slow_pairs import MAD
 from clusterbench.formulas.student_t import quantile
 from clusterbench.measured.nodes import NODE_STEP, seconds_by_node
 from clusterbench.run_folder.attempts import History, host_of

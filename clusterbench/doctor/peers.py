@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from clusterbench.formulas.pairing import FEWEST_PEERS, SMALLEST_EFFECT, WOULD_SHOW, attribute, is_uniform
+from clusterbench.formulas.slow_pairs import FEWEST_PEERS, SMALLEST_EFFECT, WOULD_SHOW, attribute, is_uniform
 
 WEAK = 0.5
 """A pair of GPUs with less than this share of the median pair is not joined as the others are."""
