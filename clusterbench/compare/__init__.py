@@ -32,7 +32,7 @@ from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
-from clusterbench.verdict import unproven_steps
+from clusterbench.verdict.proven import unproven_steps
 from clusterbench.words import few
 
 Verdict = Literal["worse", "undecided", "better", "same"]

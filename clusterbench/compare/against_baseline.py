@@ -26,7 +26,7 @@ from clusterbench.measured.speed import LONE_RANK
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import metric_key
-from clusterbench.verdict import unproven_steps
+from clusterbench.verdict.proven import unproven_steps
 from clusterbench.words import few, plural
 
 

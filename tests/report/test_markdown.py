@@ -13,7 +13,8 @@ from clusterbench.diagnoses import Finding
 from clusterbench.report.headline import Headline
 from clusterbench.report.markdown import MOST_CASES, MOST_FINDINGS, as_markdown
 from clusterbench.report.table import CaseColumn
-from clusterbench.verdict import Statement, Verdict
+from clusterbench.verdict import Verdict
+from clusterbench.verdict.statement import Statement
 from tests.report.synthetic import plant, tp_scale_run
 
 SAID = Verdict(
