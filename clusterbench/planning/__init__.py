@@ -5,34 +5,32 @@ Pure: no device is touched, no clock read, torch is not imported.
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice, product
-from math import prod
-from typing import Any
 
 from clusterbench.baseline import Baseline
-from clusterbench.benchmarks import Benchmark, benchmarks
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster, have_other_peaks, nodes_and_ranks
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import OPTION, UNKNOWN, Fingerprint, named_gpu
 from clusterbench.floors import floors_of
 from clusterbench.garbage import uncollected
 from clusterbench.layout import ParallelLayout
+from clusterbench.planning.mistakes import (
+    expect_effect,
+    expect_reasonable,
+    expect_something,
+    expect_sound_values,
+    expect_unique,
+    too_many,
+)
 from clusterbench.planning.names import tidy, unique_names
+from clusterbench.planning.requests import MOST_CASES, Request, requests_of
 from clusterbench.planning.typical import typical_of
 from clusterbench.recorded import Recorded
-from clusterbench.suite import Item, Settings, Suite, Written
+from clusterbench.suite import Item, Suite
 from clusterbench.types import Case, Floor, Place, Plan, Point, Refusal
 from clusterbench.words import plural
-
-MOST_CASES = 100_000
-ROOMY_NODES, ROOMY_RANKS = 8, 16
-"""A cluster with room for every case that is possible at all."""
-
 
 SLOWEST_BYTES_PER_S: Mapping[str, float] = {"cpu": 50e6, "cuda": 1e9}
 """A link that carries less counts as hanging: half of 1 Gbit/s between hosts without GPUs, 8 Gbit/s between GPUs."""
@@ -89,10 +87,10 @@ def make_plan(
     answers: list[_Answer] = []
     for item in suite.items:
         answers += _answers(suite, item, places, room=MOST_CASES - len(answers))
-    _expect_something([answer.planned for answer in answers])
+    expect_something([answer.planned for answer in answers])
     # Stable: within a node count the suite's order stays.
     answers.sort(key=lambda answer: answer.request.place.num_nodes)
-    _expect_unique([answer.planned for answer in answers if isinstance(answer.planned, Case)])
+    expect_unique([answer.planned for answer in answers if isinstance(answer.planned, Case)])
     names = unique_names([answer.planned.id for answer in answers], lambda index: answers[index].request.features())
     named = [_named(answer.planned, name) for answer, name in zip(answers, names, strict=True)]
     return Plan(
@@ -125,166 +123,27 @@ def _named(planned: Case | Refusal, name: str) -> Case | Refusal:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """One point of an item at one place.
-
-    ``swept`` are the written values that were chosen for it, ``elements`` those of its lists that bring it about;
-    ``objection`` says why it can never be.
-    """
-
-    benchmark: Benchmark
-    point: Point
-    place: Place
-    environment: Mapping[str, str]
-    swept: tuple[Written, ...]
-    elements: tuple[Written, ...]
-    objection: str
-
-    @cached_property
-    def by(self) -> tuple[Written, ...]:
-        """All values that ask for it, the most specific first: what is in a list, what was swept last, variables."""
-        last_first = self.swept[::-1]
-        return (*self.elements, *sorted(last_first, key=lambda written: written.name in self.environment))
-
-    def features(self) -> dict[str, Any]:
-        """All values in which it may differ from another point of the same label; swept ones first."""
-        options = {
-            name: getattr(self.benchmark, name, option.default if option.is_later else None)
-            for name, option in self.benchmark.options().items()
-            if not option.is_list
-        }
-        values = {**options, **self.point, **self.environment}
-        return {**{written.name: values[written.name] for written in self.swept if written.name in values}, **values}
-
-
-@dataclass(frozen=True)
 class _Answer:
-    request: _Request
+    request: Request
     planned: Case | Refusal
 
 
 def _answers(suite: Suite, item: Item, places: Sequence[Place], room: int) -> list[_Answer]:
     """Every point of one item at all places, each with its case or refusal."""
-    _expect_reasonable(suite, item, len(places), room)
-    requests: list[_Request] = []
-    for request in _requests(suite, item, places):
+    expect_reasonable(suite, item, len(places), room)
+    requests: list[Request] = []
+    for request in requests_of(suite, item, places):
         requests.append(request)
         if len(requests) > room:
-            raise _too_many(suite, item, f"more than {MOST_CASES}")
-    _expect_effect(suite, item, places)
-    _expect_sound_values(suite, item, requests)
+            raise too_many(suite, item, f"more than {MOST_CASES}")
+    expect_effect(suite, item, places)
+    expect_sound_values(suite, item, requests)
     if not requests:
         raise suite.mistake(item.line, f"benchmark '{item.benchmark}' has nothing to measure here.")
     return [_Answer(request, _case_or_refusal(suite, item, request)) for request in requests]
 
 
-# Requests
-
-
-def _requests(suite: Suite, item: Item, places: Sequence[Place]) -> Iterator[_Request]:
-    """Every point at every place, for every combination of swept options and variables."""
-    for place in places:
-        earlier: set[object] = set()
-        for values, swept in _combinations(item.settings):
-            benchmark, points = _points(suite, item, values, swept, place)
-            points = _new(benchmark, points, earlier)
-            elements = _elements(item, values, place, points)
-            objections = [_sentence(benchmark.objection(point, place) or "") for point in points]
-            for variables, swept_variables in _combinations(item.environment):
-                chosen = (*swept, *swept_variables)
-                for point, by, objection in zip(points, elements, objections, strict=True):
-                    yield _Request(benchmark, point, place, variables, chosen, by, objection)
-
-
-def _new(benchmark: Benchmark, points: Sequence[Point], earlier: set[object]) -> list[Point]:
-    """Points no earlier combination had: an option that does not concern a layout gives it once, not once a value."""
-    common = tuple(getattr(benchmark, name) for name in Benchmark.options())
-    keys = [(common, _key(point)) for point in points]
-    new = [point for key, point in zip(keys, points, strict=True) if key not in earlier]
-    earlier.update(keys)
-    return new
-
-
-def _combinations(settings: Settings) -> Iterator[tuple[dict[str, Any], tuple[Written, ...]]]:
-    """One value for each setting, in all combinations, and which of them were swept; the last key varies fastest."""
-    lists = {
-        name: tuple(written.value for written in setting.values)
-        for name, setting in settings.items()
-        if setting.is_list
-    }
-    single = [setting for setting in settings.values() if not setting.is_list]
-    for chosen in product(*(setting.values for setting in single)):
-        swept = tuple(written for written, setting in zip(chosen, single, strict=True) if len(setting.values) > 1)
-        yield {**lists, **{written.name: written.value for written in chosen}}, swept
-
-
-def _points(
-    suite: Suite, item: Item, values: Mapping[str, Any], swept: Sequence[Written], place: Place
-) -> tuple[Benchmark, list[Point]]:
-    """The benchmark with these values and all it measures at ``place``; what it cannot read is a mistake."""
-    try:
-        benchmark = item.kind.from_options(values)
-        return benchmark, _all_points(benchmark, place)
-    except SuiteError as error:
-        unreadable = [element for element, points in _one_by_one(item, values, place) if points is None]
-        named = [setting.line for name, setting in item.settings.items() if re.search(rf"\b{name}\b", str(error))]
-        lines = [*(written.line for written in (*unreadable, *swept)), *named, item.line]
-        raise suite.mistake(lines[0], error) from None
-
-
-def _elements(
-    item: Item, values: Mapping[str, Any], place: Place, points: Sequence[Point]
-) -> list[tuple[Written, ...]]:
-    """For each point the elements of the item's lists that bring it about: those that do so alone."""
-    if len(listed := list(_listed(item))) == 1:
-        return [tuple(listed)] * len(points)
-    bringing: dict[Any, list[Written]] = defaultdict(list)
-    for element, brought in _one_by_one(item, values, place):
-        for point in brought or ():
-            bringing[_key(point)].append(element)
-    times: Counter[Any] = Counter()
-    elements_of_points = []
-    for point in points:
-        elements = bringing.get(_key(point), [])
-        elements_of_points.append(
-            tuple(elements[times[_key(point)] :])
-        )  # of 'dp2, dp*' the second asks for the second dp2
-        times[_key(point)] += 1
-    return elements_of_points
-
-
-def _one_by_one(
-    item: Item, values: Mapping[str, Any], place: Place
-) -> Iterator[tuple[Written, Sequence[Point] | None]]:
-    """Each element of each list, and the points it has alone in its list; None where it cannot be read alone."""
-    for element in _listed(item):
-        try:
-            alone = item.kind.from_options({**values, element.name: (element.value,)})
-            points: Sequence[Point] | None = _all_points(alone, place)
-        except SuiteError:
-            points = None
-        yield element, points
-
-
-def _listed(item: Item) -> Iterator[Written]:
-    """The elements of the item's lists, but of those that all benchmarks share: they bring no points."""
-    for setting in item.settings.values():
-        if setting.is_list and setting.name not in Benchmark.options():
-            yield from setting.values
-
-
-def _all_points(benchmark: Benchmark, place: Place) -> list[Point]:
-    return list(islice(benchmark.points(place), MOST_CASES + 1))  # one too many is enough to see
-
-
-def _key(point: Point) -> frozenset[tuple[str, Any]]:
-    return frozenset(point.items())
-
-
-# Cases and refusals
-
-
-def _case_or_refusal(suite: Suite, item: Item, request: _Request) -> Case | Refusal:
+def _case_or_refusal(suite: Suite, item: Item, request: Request) -> Case | Refusal:
     benchmark, point, place = request.benchmark, request.point, request.place
     world_size, other = benchmark.world_size(point, place), benchmark.kind_of_case(point)
     kind = other or item.benchmark
@@ -351,7 +210,7 @@ def _machine(place: Place) -> str:
     return nodes_and_ranks(place.num_nodes, place.cluster.ranks_per_node, place.device) + name
 
 
-def _misfit(item: Item, request: _Request, world_size: int) -> tuple[str, str]:
+def _misfit(item: Item, request: Request, world_size: int) -> tuple[str, str]:
     """Why a sound point does not fit its place, and what to do about it; two empty texts when it fits."""
     place = request.place
     cluster = place.cluster
@@ -391,77 +250,3 @@ def _supply(place: Place) -> str:
     ranks_per_node = place.cluster.ranks_per_node
     gives = "gives" if place.num_nodes == ranks_per_node == 1 else "give"
     return f"{nodes_and_ranks(place.num_nodes, ranks_per_node, place.device)} {gives} {place.world_size}"
-
-
-# Mistakes of a suite
-
-
-def _too_many(suite: Suite, item: Item, number: str) -> SuiteError:
-    return suite.mistake(
-        item.line, f"with benchmark '{item.benchmark}' the suite asks for {number} cases; {MOST_CASES} are the most."
-    )
-
-
-def _expect_reasonable(suite: Suite, item: Item, num_places: int, room: int) -> None:
-    """Counts combinations before any is made: a few lines of YAML can ask for more than there is memory."""
-    axes = [setting for setting in (*item.settings.values(), *item.environment.values()) if not setting.is_list]
-    number = num_places * prod(len(setting.values) for setting in axes)
-    if number > room:
-        raise _too_many(suite, item, f"{MOST_CASES - room + number} or more")
-
-
-def _expect_sound_values(suite: Suite, item: Item, requests: Sequence[_Request]) -> None:
-    """A value that is objected to everywhere and in every combination was a mistake to write.
-
-    One that is objected to here only, because nodes or ranks are few, is refused.
-    """
-    hopeless = _hopeless_values(requests)
-    if hopeless:
-        cluster = replace(requests[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
-        elsewhere = _hopeless_values(list(_requests(suite, item, [Place(cluster, ROOMY_NODES)])))
-        for written, reason in hopeless.items():
-            if written in elsewhere:
-                raise suite.mistake(written.line, reason)
-
-
-def _hopeless_values(requests: Sequence[_Request]) -> dict[Written, str]:
-    """Values of which nothing can be at these places, each with the first objection."""
-    objections: dict[Written, list[str]] = defaultdict(list)
-    for request in requests:
-        for written in request.by:
-            objections[written].append(request.objection)
-    return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
-
-
-def _expect_effect(suite: Suite, item: Item, places: Sequence[Place]) -> None:
-    """An option that changes nothing, whatever is combined with it, was a mistake to write."""
-    without_effect = [
-        dict(item.kind.from_options(values).ineffective(item.own_settings, place))
-        for place in places
-        for values, _ in _combinations(item.settings)
-    ]
-    for name in without_effect[0]:
-        if name in item.settings and all(name in reasons for reasons in without_effect):
-            why = _sentence(without_effect[0][name])
-            what = f"benchmark '{item.benchmark}': option '{name}' has no effect: {why}"
-            raise suite.mistake(item.settings[name].line, what)
-
-
-def _expect_something(planned: Sequence[Case | Refusal]) -> None:
-    """A suite of which nothing runs here is a mistake; where something does, the rest is refused and listed."""
-    first = planned[0] if planned else None
-    if isinstance(first, Refusal) and not any(isinstance(answer, Case) for answer in planned):
-        raise SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
-
-
-def _expect_unique(cases: Iterable[Case]) -> None:
-    first: dict[str, Case] = {}
-    for case in cases:
-        before = first.setdefault(case.hash, case)
-        if before is not case:
-            raise SuiteError(f"{case.source}: {case.id} is asked for twice, first at {before.source}.")
-
-
-def _sentence(text: str) -> str:
-    """Benchmarks say why in their own way; what is printed ends with a period."""
-    return text if not text or text.endswith((".", "?")) else f"{text}."

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError, SuiteError
-from clusterbench.planning import MOST_CASES, SECONDS_TO_COMPILE, default_time_limit_s, make_plan
+from clusterbench.planning import SECONDS_TO_COMPILE, default_time_limit_s, make_plan
+from clusterbench.planning.requests import MOST_CASES
 from clusterbench.planning.text import idle_sentence, plan_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.suite import load_suite
