@@ -14,7 +14,7 @@ import numpy as np
 from clusterbench.benchmarks import Benchmark, benchmarks
 from clusterbench.cluster import SHARES_OF_PEAK, Cluster, have_other_peaks
 from clusterbench.compare.repeats import Change, Repeats
-from clusterbench.derive import repeat_metrics
+from clusterbench.derive.figures import repeat_metrics
 from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import undisturbed
 from clusterbench.measured.speed import why_no_speed

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from clusterbench.cluster import Cluster
-from clusterbench.derive import repeat_metrics
+from clusterbench.derive.figures import repeat_metrics
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import SAMPLES, Case, Metric, Observation
 from clusterbench.units import UNITS, format_value

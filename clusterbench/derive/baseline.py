@@ -11,7 +11,8 @@ from clusterbench.baseline import Baseline, MachineBaseline
 from clusterbench.baseline.file import baseline_text, read_baseline
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import DRIFT, MEASURES
-from clusterbench.derive import read, repeat_metrics
+from clusterbench.derive import read
+from clusterbench.derive.figures import repeat_metrics
 from clusterbench.diagnoses import wrong_figures
 from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import UNKNOWN, Fingerprint, fingerprint_of

@@ -9,7 +9,8 @@ from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.cases.prices import Prices
-from clusterbench.derive import SingleRun, read_single, refusal_rows, rows_across_cases
+from clusterbench.derive import SingleRun, read_single, rows_across_cases
+from clusterbench.derive.rows_of_cases import refusal_rows
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Plan, Point
@@ -51,7 +52,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         run=", ".join(run.name for run in named_runs),
         plan=plan,
         histories=tuple(history for run in named_runs for history in run.histories),
-        rows=[*rows, *(row for run in named_runs for row in refusal_rows(run))],
+        rows=[*rows, *(row for run in named_runs for row in refusal_rows(run.name, run.plan))],
         environment=_environments(named_runs, hosts),
         problems=tuple(f"{run.name}: {problem}" for run in named_runs for problem in run.problems),
         prices=Prices(

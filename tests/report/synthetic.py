@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterbench import derive
+import pytest
+
 from clusterbench.benchmarks import Benchmark
 from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
@@ -300,9 +301,10 @@ def all_reduce_run(path: Path) -> RunFolder:
 
 def plant() -> Callable[[], None]:
     """Makes the planted benchmark the only one that derive knows; what it returns undoes that."""
-    real = derive.benchmarks
-    derive.benchmarks = lambda: {"planted": Planted}  # type: ignore[attr-defined]
-    return lambda: setattr(derive, "benchmarks", real)
+    patch = pytest.MonkeyPatch()
+    for module in ("derive", "derive.figures", "derive.rows_of_cases"):
+        patch.setattr(f"clusterbench.{module}.benchmarks", lambda: {"planted": Planted})
+    return patch.undo
 
 
 def reading(*records: tuple[Outcome, Observation | None], cases: Sequence[Case], rows: Sequence[Row] = ()) -> Reading:
