@@ -26,6 +26,13 @@ from clusterbench.errors import ToolError
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.counters import HostCounterReader
 from clusterbench.launch.culprit import death
+from clusterbench.launch.lines import (
+    decode_rank_event,
+    decode_samples,
+    decode_spawn,
+    decode_store_event,
+    decode_zygote_event,
+)
 from clusterbench.launch.messages import (
     AddressTried,
     AgentOrder,
@@ -72,11 +79,6 @@ from clusterbench.launch.messages import (
     ZygoteBegun,
     ZygoteEvent,
     ZygoteReady,
-    decode_rank_event,
-    decode_samples,
-    decode_spawn,
-    decode_store_event,
-    decode_zygote_event,
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.launch.ras import ask

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from clusterbench.launch.messages import LONGEST_LINE, BadLine, Decoder, Message, encode
+from clusterbench.launch.lines import LONGEST_LINE, BadLine, Decoder, encode
+from clusterbench.launch.messages import Message
 
 # MSG_CMSG_CLOEXEC: what one child is handed must not leak into the next.
 _WAITING = int(socket.MSG_CMSG_CLOEXEC)

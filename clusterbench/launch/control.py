@@ -34,15 +34,8 @@ from clusterbench.launch.handshake import (
     Unauthenticated,
     authenticate,
 )
-from clusterbench.launch.messages import (
-    BadLine,
-    Decoder,
-    MemberEvent,
-    Order,
-    decode_event,
-    decode_order,
-    encode,
-)
+from clusterbench.launch.lines import BadLine, Decoder, decode_event, decode_order, encode
+from clusterbench.launch.messages import MemberEvent, Order
 from clusterbench.launchers import mpi_daemons
 from clusterbench.words import few
 

@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from clusterbench.launch.messages import BadLine, decode_as
+from clusterbench.launch.lines import BadLine, decode_as
 
 VERSION = 2
 LONGEST_LINE = 4096

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from clusterbench import own_copy
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.messages import decode_spawn
+from clusterbench.launch.lines import decode_spawn
 
 SECONDS_TO_LEAVE = 2.0
 """For zygotes to end what their workers started, once the agent is gone."""

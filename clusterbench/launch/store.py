@@ -17,7 +17,8 @@ from torch.distributed import (  # type: ignore[attr-defined]  # documented, not
 )
 
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.messages import StoreOpen, StorePlace, decode_store_event
+from clusterbench.launch.lines import decode_store_event
+from clusterbench.launch.messages import StoreOpen, StorePlace
 
 WAIT = timedelta(seconds=60)
 

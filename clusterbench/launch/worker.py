@@ -30,6 +30,7 @@ from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel
+from clusterbench.launch.lines import decode_worker_order
 from clusterbench.launch.messages import (
     Failure,
     ForkWorkers,
@@ -40,7 +41,6 @@ from clusterbench.launch.messages import (
     RunCase,
     WorkerOrder,
     WorkerPlace,
-    decode_worker_order,
 )
 from clusterbench.launch.progress_page import ProgressPage
 from clusterbench.layout import ParallelLayout

@@ -18,6 +18,7 @@ from typing import assert_never
 from clusterbench import own_copy
 from clusterbench.garbage import uncollected
 from clusterbench.launch.channel import Channel
+from clusterbench.launch.lines import decode_zygote_order
 from clusterbench.launch.messages import (
     ChildExited,
     Forked,
@@ -28,7 +29,6 @@ from clusterbench.launch.messages import (
     ZygoteBegun,
     ZygoteOrder,
     ZygoteReady,
-    decode_zygote_order,
 )
 from clusterbench.launch.spawner import die_with, end_group, wake_when_it_dies
 

@@ -33,8 +33,8 @@ from clusterbench.launch.allocation import Allocation, gather, measure_clocks
 from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.executions import Execution
+from clusterbench.launch.lines import decode_event, encode
 from clusterbench.launch.members import members_of
-from clusterbench.launch.messages import decode_event, encode
 from clusterbench.run_folder import RunFolder
 from tests.bench import ROOT, Result, at_most
 from tests.launch.crowd import Crowd, StandIn, case_of, hello_of, plan_of, samples_of_all, seconds_of_a_round

@@ -28,7 +28,7 @@ from clusterbench.launch.handshake import (
     Unauthenticated,
     authenticate,
 )
-from clusterbench.launch.messages import BadLine, encode
+from clusterbench.launch.lines import BadLine, encode
 from tests.launch.test_messages import ALL
 
 SECRET = b"of the run"

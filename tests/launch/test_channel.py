@@ -5,7 +5,8 @@ import pytest
 
 from clusterbench.launch import channel
 from clusterbench.launch.channel import Channel
-from clusterbench.launch.messages import ForkStore, GoOn, Leave, RunCase, decode_worker_order, decode_zygote_order
+from clusterbench.launch.lines import decode_worker_order, decode_zygote_order
+from clusterbench.launch.messages import ForkStore, GoOn, Leave, RunCase
 from clusterbench.launch.progress_page import ProgressPage
 
 

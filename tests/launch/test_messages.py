@@ -9,11 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterbench.engine.telemetry import GpuSample
-from clusterbench.launch import messages
+from clusterbench.launch import lines, messages
+from clusterbench.launch.lines import (
+    BadLine,
+    decode_event,
+    decode_order,
+    decode_samples,
+    decode_spawn,
+    decode_worker_order,
+    decode_zygote_event,
+    decode_zygote_order,
+    encode,
+)
 from clusterbench.launch.messages import (
     AddressTried,
     AskRas,
-    BadLine,
     CheckMpi,
     ChildExited,
     CountersGrown,
@@ -66,14 +76,6 @@ from clusterbench.launch.messages import (
     WorkerPlace,
     ZygoteBegun,
     ZygoteReady,
-    decode_event,
-    decode_order,
-    decode_samples,
-    decode_spawn,
-    decode_worker_order,
-    decode_zygote_event,
-    decode_zygote_order,
-    encode,
 )
 from clusterbench.tools.nccl_ras import Lag, Process, Stall
 from clusterbench.types import HostCounters
@@ -229,7 +231,7 @@ def test_a_rank_that_failed_cannot_say_that_its_case_went_well(status):
 
 
 def test_a_message_that_no_reader_takes_is_not_sent(monkeypatch):
-    monkeypatch.setattr(messages, "LONGEST_LINE", 100)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
     with pytest.raises(BadLine, match=r"^LostZygote has 157 bytes, and a message may have 100$"):
         encode(LostZygote("a", "x" * 104))
 

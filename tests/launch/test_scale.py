@@ -19,8 +19,9 @@ from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import HEAD, TcpHead
 from clusterbench.launch.executions import Execution
+from clusterbench.launch.lines import decode_event
 from clusterbench.launch.members import members_of
-from clusterbench.launch.messages import LostZygote, RankDone, Sign, decode_event
+from clusterbench.launch.messages import LostZygote, RankDone, Sign
 from clusterbench.run_folder import RunFolder
 from tests.launch.crowd import SAMPLES, Crowd, StandIn, case_of, hello_of, plan_of
 

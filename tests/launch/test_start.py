@@ -21,8 +21,9 @@ from clusterbench.launch.channel import Channel
 from clusterbench.launch.conductor import Conductor, LostHosts
 from clusterbench.launch.control import Alone
 from clusterbench.launch.executions import Execution, left_to_do
+from clusterbench.launch.lines import decode_rank_event
 from clusterbench.launch.members import members_of
-from clusterbench.launch.messages import End, Ended, RankFailed, decode_rank_event
+from clusterbench.launch.messages import End, Ended, RankFailed
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Plan
 
