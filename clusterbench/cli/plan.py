@@ -52,4 +52,4 @@ def _plan_as_json(plan: Plan) -> str:
     import json
 
     cases = [{"hash": case.hash, **vars(case)} for case in plan.cases]
-    return json.dumps({**vars(plan), "cases": cases}, default=vars, indent=1)
+    return json.dumps({**vars(plan), "cases": cases}, default=vars)
