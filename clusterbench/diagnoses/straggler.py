@@ -25,8 +25,8 @@ LEVEL = 0.001
 """Chance at which equal ranks would be blamed, for all ranks of one kind of work together."""
 
 BY_NATURE, MOST_BY_NATURE = 0.01, 0.15
-"""Chance at which one would be blamed of ranks that differ by nature, as chips of one kind do; and by which fraction
-none of these takes longer than the others."""
+"""Chance at which one would be blamed of ranks that differ by nature, as chips of one kind do, for all kinds of work of
+a run together; and by which fraction none of these takes longer than the others."""
 
 SMALLEST_EFFECT, SMALLEST_EFFECT_OF_FEW = 0.05, 0.10
 """A rank that is longer by less is no straggler; of two or three, which differ by chance, by less than the second."""
@@ -45,10 +45,11 @@ stretches more, by the root of the time."""
 _MANY = 3.0  # times, beyond which a percentage is hard to read
 _FEWEST = 3  # independent iterations for an interval
 _MOST_WANTED = 1000  # iterations; from more noise nobody can say how many it takes
+_FEW = 3  # ranks, of which the others say too little of how far they are apart by nature
 _SHORTEST_STRETCH_S = 1e-6  # no clock tells less, and what is shorter would have no exponential
 _BY_CHANCE = 3.3  # standard deviations that a healthy rank is beyond once in a thousand
-_MEAN_TO_SD = 1.2533  # of a normal distribution, over its mean absolute deviation
-_FEWEST_DEGREES = 4  # fewer would let hardly any rank be slow
+_THREE_QUARTERS = 1.1503  # standard deviations within which three quarters of a normal distribution are
+_FEWEST_DEGREES = 4  # where there are so many others; fewer would let hardly any rank be slow
 _NOTHING = 1e-18  # squares of rounding errors, which are correlated by nothing that a rank does
 _FOR_SURE = (
     0.83  # one interval's half and what 99 of 100 runs need beside it, over the whole interval: (1 + 2.3 / 3.5) / 2
@@ -65,7 +66,8 @@ class Straggler(Diagnosis):
     -----------------
     A rank whose iterations are longer than those of the other ranks by more than 5 %, of two or three
     ranks by more than 10 %, and by more than three scaled median absolute deviations of the others. Few ranks may be
-    alike by luck: up to 15 % it takes more deviations, by Student's t at a level of 0.01 over all ranks. The whole
+    alike by luck: up to 15 % it takes more deviations, by Student's t at a level of 0.01 over all ranks of all kinds of
+    work in the run; and two or three are not judged where a case with more of them on these hosts is. The whole
     interval is above, by Student's t at a level of 0.001 over all ranks, with iterations in a row that are alike
     counted as fewer. Compared are ranks that do the same and do not wait for each other inside an iteration (matmul,
     device_copy, kernel_launch), or their own work in a step, without waiting, where a benchmark tells it apart
@@ -103,7 +105,8 @@ class Straggler(Diagnosis):
         teams: dict[tuple[str, Work, str], list[_Evidence]] = defaultdict(list)
         for run, unit, work, evidence in _gathered(reading):
             teams[unit, work, run].append(evidence)
-        judged = [_Team(work, tuple(cases), unit, run) for (unit, work, run), cases in teams.items()]
+        judged = [_Team(work, tuple(cases), unit, run, len(teams)) for (unit, work, run), cases in teams.items()]
+        judged = [team for team in judged if not any(team.is_told_better_by(other) for other in judged)]
         could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
@@ -254,13 +257,15 @@ class _Rank:
 class _Team:
     """Ranks, or nodes, of one place that did the same work with some of the others, in one case or in several.
 
-    ``run`` is theirs where there are several: a rank may be slow in one of them.
+    ``run`` is theirs where there are several: a rank may be slow in one of them. ``num_teams`` are judged beside each
+    other, of which none is to be blamed by chance.
     """
 
     work: Work
     cases: tuple[_Evidence, ...]
     unit: str
     run: str
+    num_teams: int
 
     @cached_property
     def peers(self) -> list[set[int]]:
@@ -282,7 +287,7 @@ class _Team:
             _Rank(
                 rank,
                 _longer(self._differences(rank), of_level),
-                _usual([level[peer] for peer in self.peers[rank]], self._wanders(rank)),
+                _usual([level[peer] for peer in self.peers[rank]], self._wanders(rank), BY_NATURE / self.num_teams),
             )
             for rank in sorted(compared, key=lambda rank: -level[rank])[:MOST_TESTED]
         ]
@@ -352,6 +357,15 @@ class _Team:
     def would_show(self) -> float:
         """By which fraction any rank would have to be slower to be named."""
         return max(rank.would_show for rank in self.ranks)
+
+    def is_told_better_by(self, other: _Team) -> bool:
+        """Whether these are two or three of ranks that are judged together in another case, which shows how far they
+        are apart by nature.
+        """
+        is_among = self.work[0] == other.work[0] and {*self.work[2]} <= {*other.work[2]}
+        are_few = self.work[1] <= _FEW < other.work[1]
+        is_same = (self.unit, self.run) == (other.unit, other.run)
+        return are_few and is_same and is_among and not other.alone and other.would_show <= WOULD_SHOW
 
     @property
     def is_wide(self) -> bool:
@@ -430,19 +444,22 @@ class _Team:
         return NotJudged(self._compared, why, more, self.work[2])
 
 
-def _usual(level: Sequence[float], wanders: float) -> float:
+def _usual(level: Sequence[float], wanders: float, chance: float) -> float:
     """How many times longer a rank may take that is like the others, by how far those are apart.
 
-    Of two or three ranks the others say too little of that: what they are apart by chance has to be known. Of three
-    others two agree by luck, so that each of them counts.
+    Of two or three ranks the others say too little of that: what they are apart by chance has to be known. Of more the
+    deviation is that of three quarters of the others, not of half of them, of which few are alike by luck: what is
+    normally distributed is farther from them than Student's t says of two thirds as many degrees in no more of a
+    million draws, of 3 others to 63.
     """
-    if len(level) < 3:
+    if len(level) < _FEW:
         return max(1 + SMALLEST_EFFECT_OF_FEW, math.exp(_BY_CHANCE * wanders))
     middle = median(level)
     apart = [abs(value - middle) for value in level]
     robust = MAD * median(apart)
-    deviation = robust if len(level) > 3 else _MEAN_TO_SD * sum(apart) / (len(level) - 1)
-    most = max(3.0, quantile(BY_NATURE / (len(level) + 1), max(_FEWEST_DEGREES, len(level) - 1)))
+    others = len(level)
+    deviation = sorted(apart)[math.ceil(3 / 4 * (others + 1)) - 1] / _THREE_QUARTERS
+    most = max(3.0, quantile(chance / (others + 1), max(min(_FEWEST_DEGREES, others - 1), 2 * others // 3)))
     return max(1 + SMALLEST_EFFECT, math.exp(3 * robust), min(1 + MOST_BY_NATURE, math.exp(most * deviation)))
 
 

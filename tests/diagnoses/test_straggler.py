@@ -1,10 +1,12 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterbench.cluster import Cluster
 from clusterbench.diagnoses import Answer
 from clusterbench.diagnoses.straggler import Straggler
 from tests.report.synthetic import case, observation, outcome, reading
@@ -79,10 +81,8 @@ def unlike(ranks: int, seed: int, slow: float = 1.0) -> list[list[float]]:
     return [[0.01 * factor * math.exp(draw.gauss(0, 0.01)) for _ in range(20)] for factor in factors]
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(4, 0.03), (8, 0.05), (16, 0.05)])
-def test_ranks_that_differ_by_nature_are_seldom_blamed_and_one_that_is_a_third_slower_is(
-    ranks: int, most: float
-) -> None:
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_ranks_that_differ_by_nature_are_seldom_blamed_and_one_that_is_a_third_slower_is(ranks: int) -> None:
     """12, 7 and 5 of 100 such runs named a rank: of three others two are alike by luck."""
     blamed = sum(bool(answer(unlike(ranks, seed)).findings) for seed in range(200)) / 200
     named = sum(
@@ -92,7 +92,7 @@ def test_ranks_that_differ_by_nature_are_seldom_blamed_and_one_that_is_a_third_s
     print(
         f"{ranks} ranks that differ by 3 %: {blamed:.1%} of healthy runs are blamed, a third slower is named in {named}"
     )
-    assert blamed <= most
+    assert blamed <= 0.01
     assert named >= 92
 
 
@@ -410,3 +410,38 @@ def test_a_node_whose_steps_take_longer_is_named_though_its_ranks_compute_as_fas
 
 def test_a_node_whose_ranks_compute_longer_is_named_by_them() -> None:
     assert {finding.where for finding in of_nodes(1.3, own=1.6).findings} == {"rank 6 on n3", "rank 7 on n3"}
+
+
+def kinds_of_work(seed: int) -> Answer:
+    """A run with twenty kinds of work of eight ranks, which differ by 2 % by nature."""
+    draw = random.Random(seed)
+    cases = [case(f"a{number}", 8, benchmark="matmul") for number in range(20)]
+    records = []
+    for number, one in enumerate(cases):
+        factors = [math.exp(draw.gauss(0, 0.02)) for _ in range(8)]
+        seconds = [[0.01 * factor * math.exp(draw.gauss(0, 0.01)) for _ in range(20)] for factor in factors]
+        records.append((outcome(one), observation(one, seconds, hosts=(f"n{number}",))))
+    return Straggler().answer(reading(*records, cases=cases))
+
+
+def test_in_a_run_of_many_kinds_of_work_ranks_that_differ_by_nature_are_seldom_blamed() -> None:
+    blamed = sum(bool(kinds_of_work(seed).findings) for seed in range(100))
+    print(f"20 kinds of work of 8 ranks that differ by 2 %: {blamed} of 100 healthy runs have a finding")
+    assert blamed <= 3
+
+
+def pairs_beside_more(slow: float) -> Answer:
+    """Two ranks that differ by 13 %, in a case of themselves and in one of all eight, which differ as much."""
+    levels = (1.065, 0.94, 1.0, 1.02, 0.99, 1.01, 1.03, slow)
+    cases = [case("two", 2, benchmark="matmul"), case("all", 8, benchmark="matmul")]
+    records = []
+    for one in cases:
+        seconds = [[level * second for second in samples(1, rank)[0]] for rank, level in enumerate(levels)]
+        records.append((outcome(one), observation(one, seconds[: one.world_size], hosts=("n1",))))
+    read = reading(*records, cases=cases)
+    return Straggler().answer(replace(read, plan=replace(read.plan, cluster=Cluster(1, 8, "cuda"))))
+
+
+def test_two_ranks_are_not_judged_beside_more_of_them_which_show_how_far_they_are_apart_by_nature() -> None:
+    assert pairs_beside_more(0.98).findings == ()
+    assert [finding.where for finding in pairs_beside_more(1.4).findings] == ["rank 7 on n1"]
