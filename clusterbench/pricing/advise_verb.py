@@ -85,7 +85,7 @@ class Asked:
             if self.rates is not None:
                 known = rates_of(self.rates, known, self.profile, accepted=self.accepted)
             head = [
-                *_caution(known, self.rates, self.num_nodes),
+                *_caution(known, self.rates, self.num_nodes, unsaid),
                 *(comment(f"the cluster as {of.source} has it: {of.words}", "  ") if of.source else ()),
                 *(() if of.gpus_per_node else _server(card)),
                 *([f"# If the NICs of a node are {network}:"] if unsaid else self._nics()),
@@ -143,7 +143,7 @@ def _server(card: Accelerator) -> list[str]:
     return comment(f"{plural(card.usual_gpus_per_node, 'GPU')} a node, as --gpus-per-node was not said: {why}", "  ")
 
 
-def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[str]:
+def _caution(known: KnownRates, rates: Path | None, num_nodes: int, unsaid: bool) -> Iterator[str]:
     if rates is None:
         yield from comment(
             f"NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency decide, believe "
@@ -152,11 +152,12 @@ def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[
         )
         return
     yield f"# rates: {known.name}"
-    if num_nodes > 1:
-        network = known.by_key["node_network"]
+    network = known.by_key["node_network"]
+    if num_nodes > 1 and not (unsaid and network.origin not in MEASURED):  # which is asked about in two answers
         yield from comment(f"a node sends {format_value(network.value, 'B/s')}: {network.source}", indent="  ")
-    measured = [name for origin in MEASURED for name in known.by_origin.get(origin, ())]
-    others = {origin: names for origin, names in known.by_origin.items() if origin not in MEASURED}
+    told = known.words_by_origin
+    measured = [words for origin in MEASURED for words in told.get(origin, ())]
+    others = {origin: words for origin, words in told.items() if origin not in MEASURED}
     yield from comment(f"given or measured: {', '.join(measured)}", indent="  ")
     if others:
         named = "; ".join(f"{', '.join(names)} ({origin})" for origin, names in others.items())

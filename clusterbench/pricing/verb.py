@@ -268,7 +268,7 @@ def _about_rates(usable: Sequence[KnownRates], rates: Path | None) -> Iterator[s
     for known in usable:
         yield f"rates: {known.name}"
         yield f"  of {known.machine.words or 'a machine that the file does not name'}"
-        for origin, rate_names in known.by_origin.items():
+        for origin, rate_names in known.words_by_origin.items():
             yield f"  {origin}: {', '.join(rate_names)}"
 
 

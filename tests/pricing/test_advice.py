@@ -349,11 +349,15 @@ def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
     rates = tmp_path / "rates.yaml"
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
     rates.write_text("rates:\n  matmul: 600 TFLOP/s\n")
-    assert run(*of, "--rates", str(rates)).stdout.count("If the NICs of a node are ") == 2
+    unsaid = run(*of, "--rates", str(rates)).stdout
+    assert unsaid.count("If the NICs of a node are ") == 2
+    assert "NICs as said" not in unsaid
     rates.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 20 GB/s\n  node_network: 40 GB/s\n")
     given = run(*of, "--rates", str(rates)).stdout
     assert "If the NICs of a node are " not in given
     assert f"a node sends 40.0 GB/s: {rates}:3" in given.replace("\n#  ", "")
+    assert "given or measured: busbw[nodes=2,op=all_gather], node_network\n" in given
+    assert " busbw[nodes=1,op=all_gather] (datasheet)" in " ".join(given.replace("\n#", "").split())
 
 
 def test_a_node_has_as_many_gpus_as_the_usual_server_of_its_card():
