@@ -9,7 +9,17 @@ from collections.abc import Iterator, Sequence
 from clusterbench.expected.fits import CLOSE
 from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS, SMALL, Price, parts_of, spent
-from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, Question, order_words
+from clusterbench.pricing.advice import (
+    MOST_RANKS,
+    TIE,
+    TO_MEASURE,
+    Advice,
+    Candidate,
+    Form,
+    Question,
+    odd_part,
+    order_words,
+)
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
@@ -78,7 +88,7 @@ def _fits(advice: Advice) -> str:
     if least is None:
         return (
             "1. What fits: no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp "
-            f"are powers of two; the reasons are below.{_even_batch(of)}"
+            f"are powers of two; the reasons are below.{_other_batch(advice)}"
         )
     if not advice.ranked:
         return (
@@ -101,31 +111,19 @@ def _left_out(of: Question) -> str:
     >>> _left_out(SimpleNamespace(world_size=64))
     ''
     """
-    odd = _odd_part(of.world_size)
+    odd = odd_part(of.world_size)
     if odd == 1:
         return ""
     return f" Left out are layouts whose tp, pp or cp is no power of two, as {odd} of {of.world_size:,} ranks."
 
 
-def _odd_part(number: int) -> int:
-    return number // (number & -number)
-
-
-def _even_batch(of: Question) -> str:
-    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks.
-
-    >>> from types import SimpleNamespace
-    >>> _even_batch(SimpleNamespace(world_size=72, global_batch_size=512))
-    ' A batch of 504 or 513 sequences would have some: 9 of 72 ranks are left to dp.'
-    >>> _even_batch(SimpleNamespace(world_size=64, global_batch_size=512))
-    ''
-    """
-    odd = _odd_part(of.world_size)
-    if of.global_batch_size % odd == 0:
+def _other_batch(advice: Advice) -> str:
+    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks."""
+    if not advice.other_batches:
         return ""
-    fewer = of.global_batch_size // odd * odd
-    sizes = f"{fewer:,} or {fewer + odd:,}" if fewer else f"{odd:,}"
-    return f" A batch of {sizes} sequences would have some: {odd} of {of.world_size:,} ranks are left to dp."
+    sizes = " or ".join(f"{size:,}" for size in advice.other_batches)
+    ranks = advice.question.world_size
+    return f" A batch of {sizes} sequences would have some: {odd_part(ranks)} of {ranks:,} ranks are left to dp."
 
 
 def _what_it_takes(advice: Advice, least: Form) -> str:

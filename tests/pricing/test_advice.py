@@ -299,6 +299,18 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
     assert "refused" in done.stdout
 
 
+def test_no_batch_is_named_that_has_no_layout_either(tmp_path):
+    """Megatron's profile knows no experts, and with 24 sequences it had no layout of mixtral-8x7b either."""
+    of = ("--shape", "mixtral-8x7b", *HERE, "--num-nodes", "6", "--global-batch-size", "25", "--nics", "8x400Gb")
+    done = run(*of, "--profile", "megatron_core", "--out", str(tmp_path / "advised.yaml"))
+    assert "no layout is legal" in done.stdout
+    assert "A batch of" not in done.stdout
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: there is no suite to write: no layout is legal, so there is nothing to measure.\n",
+    )
+
+
 def test_refusals_that_differ_in_figures_only_are_said_once():
     done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "8", "--global-batch-size", "2")
     text = done.stdout.replace("\n#  ", "")
