@@ -165,6 +165,14 @@ def test_a_gpt_without_a_width_has_four_times_the_hidden_size(tmp_path):
     assert "ffn is empty: 4 x hidden of two matrices, as params_b tells, priced as a gated one of 2/3" in defaults[2]
 
 
+def test_a_gpt_of_1_7_b_is_one_with_its_learned_positions(tmp_path):
+    """The first row of that table makes 1.647 B without them, which no publication rounds to 1.7; it came out gated."""
+    gpt = {"layers": "24", "hidden": "2304", "heads": "24", "kv_heads": "", "vocab": "", "params_b": "1.7", "ffn": ""}
+    row, defaults = only(tmp_path, **gpt, seq="2048")
+    assert (row.priced.job.shape.ffn_hidden_size, row.priced.is_gated) == (8 * 2304 // 3, False)
+    assert not any("gated, tables not tied" in words for words in defaults)
+
+
 def test_width_and_vocabulary_may_have_no_column(tmp_path):
     header = "params_b,layers,hidden,heads,seq,gpus,mbs,gbs,recompute"
     read = read_steps(
@@ -373,7 +381,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         (
             [ROW],
             HEADER.replace("mbs", "Batch size"),
-            "hint: 'batch size': call it gbs where it is of a step of all ranks, mbs",
+            "hint: 'Batch size': call it gbs where it is of a step of all ranks, mbs",
         ),
         ([ROW], HEADER.replace("zero", "mood"), ".\nhint: 'mood': take it out if it changes nothing of what ran"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),
