@@ -391,7 +391,7 @@ def hint_for(header: str) -> str:
     columns = {_letters(column): column for column in _BY_COLUMN}
     letters = _letters(header)
     if len(letters) > SHORT and (
-        near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.75)
+        near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.8)
     ):
         (found,) = near
         if found in columns:

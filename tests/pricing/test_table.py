@@ -132,22 +132,26 @@ def test_fewer_kv_heads_are_no_gpts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seq", "recompute", "tflops", "found"),
+    ("seq", "recompute", "tflops", "found", "said"),
     [
-        ("", "", "149.8", (1024, "full")),  # Megatron-LM's README of 2020: 1.16 B on one A100
-        ("1024", "", "149.8", (1024, "full")),
-        ("", "full", "149.8", (1024, "full")),
-        ("", "", "115.6", (1024, "none")),
-        ("", "", "90", (2048, "none")),  # of no sequence: what is taken elsewhere
-        ("512", "", "149.8", (512, "none")),
+        # Megatron-LM's README of 2020: 1.16 B on one A100
+        ("", "", "149.8", (1024, "full"), "recompute is empty: full taken, as step_s and tflops_per_gpu tell"),
+        ("1024", "", "149.8", (1024, "full"), "recompute is empty: full taken, as step_s and tflops_per_gpu tell"),
+        ("", "full", "149.8", (1024, "full"), "seq is empty: told by step_s and tflops_per_gpu"),
+        # FLOP/s of a model tell nothing of it
+        ("", "", "115.6", (1024, "none"), "none taken, as tflops_per_gpu count nothing that is computed again"),
+        ("", "", "90", (2048, "none"), "recompute is empty: none taken"),  # of no sequence: what is taken elsewhere
+        ("512", "", "149.8", (512, "none"), "recompute is empty: none taken"),
     ],
 )
-def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found):
+def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found, said):
     shape = {"params_b": "1.16", "layers": "24", "hidden": "1920", "ffn": "7680", "heads": "15", "kv_heads": "15"}
     of_step = {"gpus": "1", "tp": "1", "dp": "1", "mbs": "16", "gbs": "16", "vocab": "51200", "step_s": "1.076"}
     row = f"{cells(**shape, **of_step, seq=seq)},{recompute},{tflops}"
-    (read,) = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8).rows
+    steps = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8)
+    (read,) = steps.rows
     assert (read.priced.job.seq_len, read.priced.recompute) == found
+    assert any(said in words for words in steps.defaults)
 
 
 def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
