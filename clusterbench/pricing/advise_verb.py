@@ -152,13 +152,15 @@ def _caution(known: KnownRates, rates: Path | None, num_nodes: int, unsaid: bool
         )
         return
     yield f"# rates: {known.name}"
+    if known.machine.words:
+        yield from comment(f"of {known.machine.words}", indent="  ")
     network = known.by_key["node_network"]
     if num_nodes > 1 and not (unsaid and network.origin not in MEASURED):  # which is asked about in two answers
         yield from comment(f"a node sends {format_value(network.value, 'B/s')}: {network.source}", indent="  ")
     told = known.words_by_origin
     measured = [words for origin in MEASURED for words in told.get(origin, ())]
     others = {origin: words for origin, words in told.items() if origin not in MEASURED}
-    yield from comment(f"given or measured: {', '.join(measured)}", indent="  ")
+    yield from comment(f"given or measured: {', '.join(measured) or 'nothing'}", indent="  ")
     if others:
         named = "; ".join(f"{', '.join(names)} ({origin})" for origin, names in others.items())
         yield from comment(f"NOT MEASURED: {named}. Where these decide, believe the range and not the value.", "  ")

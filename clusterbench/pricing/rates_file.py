@@ -168,6 +168,8 @@ class _Reader:
         return frozenset(split_key(key)[0] for key in self._given(self._top(root)).values)
 
     def _top(self, root: Node) -> Table:
+        if isinstance(root, Table) and (rates := [key for key in root.lines if objection_to_key(key) is None]):
+            raise self._error(root.lines[rates[0]], f"'{short(rates[0])}' must stand below 'rates:', indented.")
         top = self._table(root, "a file of rates", _TOP)
         self._expect_version(top)
         return top
@@ -256,10 +258,10 @@ class _Reader:
             raise self._error(line, f"'{key}': origin is one of {', '.join(ORIGINS)}.{nearest(origin, ORIGINS)}")
         source = self._text(of, "source") or f"{self.path}:{line}"
         low, high = numbers.get("low", value), numbers.get("high", value)
-        try:
-            return Expectation(value, unit, low, high, origin, source)
-        except ValueError as error:
-            raise self._error(line, f"'{key}': {error}.") from None
+        if not low <= value <= high:
+            told = [format_value(each, unit) for each in (value, low, high)]
+            raise self._error(line, f"'{key}: {told[0]}' must be within its own interval, {told[1]} to {told[2]}.")
+        return Expectation(value, unit, low, high, origin, source)
 
     def _value(self, key: str, node: Node, unit: str) -> float:
         text = node.text if isinstance(node, Scalar) else ""

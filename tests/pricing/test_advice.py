@@ -357,6 +357,15 @@ def test_a_file_of_one_rate_says_that_the_others_were_not_measured(tmp_path):
     assert "Where these decide, believe the range and not the value." in head
 
 
+def test_rates_of_another_machine_that_are_accepted_are_said_to_be_of_it(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("of: box\nmachine: {gpu: a100-sxm4-80gb}\nrates: {}\n")
+    of = ("--shape", "llama-1b", *HERE, "--gpus-per-node", "2", "--tokens", "2^15", "--rates", str(rates))
+    assert run(*of).exit_code == 2
+    head = run(*of, "--accept-other", "gpu").stdout.splitlines()[:3]
+    assert head == ["# rates: box", "# of gpu a100-sxm4-80gb", "# given or measured: nothing"]
+
+
 def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
     rates = tmp_path / "rates.yaml"
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")

@@ -154,6 +154,11 @@ def test_what_a_file_does_not_say_stays(typical, tmp_path):
     ("text", "said"),
     [
         ("rates:\n  matmull: 1 TFLOP/s\n", ":2: no rate 'matmull'. Did you mean 'matmul'?"),
+        ("matmul: 600 TFLOP/s\n", ":1: 'matmul' must stand below 'rates:', indented."),
+        (
+            "rates:\n  matmul: {value: 600 TFLOP/s, low: 700 TFLOP/s}\n",
+            ":2: 'matmul: 600.0 TFLOP/s' must be within its own interval, 700.0 TFLOP/s to 600.0 TFLOP/s.",
+        ),
         ("rates:\n  busbw: 1 GB/s\n", ":2: 'busbw' is written 'busbw[nodes=2,op=all_gather]'."),
         ("rates:\n  attention: 1 TFLOP/s\n", ":2: 'attention' is written 'attention[head_dim=128]'."),
         ("rates:\n  memory[op=x]: 1 GB/s\n", ":2: 'memory[op=x]' is written 'memory'."),
@@ -163,7 +168,7 @@ def test_what_a_file_does_not_say_stays(typical, tmp_path):
         ("rates:\n  memory: 0 GB/s\n", ":2: 'memory: 0 GB/s' must be above 0."),
         ("rates:\n  memory: { low: 1 GB/s }\n", ":2: 'memory' has no 'value'."),
         ("rates:\n  memory: { value: 1 GB/s, lwo: 1 GB/s }\n", ":2: unknown key 'lwo'. Did you mean 'low'?"),
-        ("rates:\n  memory: { value: 3 GB/s, low: 4 GB/s }\n", "'memory': 3e+09 must be above 0 and within its own"),
+        ("rates:\n  memory: { value: 3 GB/s, low: 4 GB/s }\n", "'memory: 3.0 GB/s' must be within its own interval"),
         ("rates:\n  memory: { value: 3 GB/s, origin: hearsay }\n", "origin is one of file, baseline, calibrated"),
         ("rates:\n  memory: [1, 2]\n", ":2: 'memory' is keys and values: value, low, high, origin, source."),
         ("rates: 3\n", ":1: 'rates' is a name and a value for each"),
