@@ -81,7 +81,8 @@ class Asked:
         unsaid = of.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
         for network in [f"{gpus_per_node}x{nic}" for nic in NETWORKS] if unsaid else [of.nics]:
             typical = typical_rates(card, nics_bytes_per_s(network), given, gpus_per_node=gpus_per_node)
-            known = typical if machine == UNKNOWN else replace(typical, machine=machine)
+            asked = replace(typical.machine if machine == UNKNOWN else machine, gpus_per_node=str(gpus_per_node))
+            known = replace(typical, machine=asked)
             if self.rates is not None:
                 known = rates_of(self.rates, known, self.profile, accepted=self.accepted)
             head = [

@@ -48,7 +48,9 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
     remarks = [*_remarks(len(answers), len(run), profile), *_of_routing(run)]
     remarks += [f"left out: {words}: {why}." for words, why in why_not.items() if why is not None]
     if not run:
-        raise SuiteError("\n".join(["there is no suite to write: our step runs none of the layouts.", *remarks[1:]]))
+        none = "there is no suite to write: our step runs none of the layouts."
+        hint = f"hint: --profile {OURS} ranks those that a suite can run"
+        raise SuiteError("\n".join([none, *remarks[1:], hint]))
     lines = [
         *(line for remark in remarks for line in comment(remark, "  ", WIDTH)),
         "suite: advised",

@@ -134,8 +134,11 @@ def test_the_suite_asks_for_the_nodes_that_were_asked_about(tmp_path):
 
 def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
     file = tmp_path / "advised.yaml"
-    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "128", "--profile", "megatron_core")
-    done = run(*of, "--out", str(file))
+    of = (*HERE, "--profile", "megatron_core", "--out", str(file))
+    none = run("--shape", "llama-8b", *of, "--global-batch-size", "64")
+    assert none.stderr.startswith("error: there is no suite to write: our step runs none of the layouts.\nleft out: ")
+    assert none.stderr.endswith("\nhint: --profile ours ranks those that a suite can run\n")
+    done = run("--shape", "llama2-7b", *of, "--global-batch-size", "64")
     text = file.read_text().replace("\n#  ", "")
     assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
     assert "# left out: " in text
@@ -355,6 +358,18 @@ def test_a_file_of_one_rate_says_that_the_others_were_not_measured(tmp_path):
     assert head.startswith("# rates: our cluster given or measured: matmul NOT MEASURED: attention, memory, busbw, ")
     assert "(datasheet); operator_time, half_size, " in head
     assert "Where these decide, believe the range and not the value." in head
+
+
+def test_rates_of_nodes_with_other_gpus_are_refused(tmp_path):
+    """Rates of a machine with one GPU priced nodes of eight: what stays within a node differs (the fingerprint)."""
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("machine: {gpu: h100-sxm-80gb, gpus_per_node: 1}\nrates:\n  matmul: 600 TFLOP/s\n")
+    of = ("--shape", "llama-1b", *HERE, "--tokens", "2^15", "--rates", str(rates))
+    assert run(*of, "--gpus-per-node", "1").exit_code == 0
+    refused = run(*of)
+    assert refused.exit_code == 2
+    assert "it has gpus_per_node 1, and this one gpus_per_node 8." in refused.stderr
+    assert run(*of, "--accept-other", "gpus_per_node").exit_code == 0
 
 
 def test_rates_of_another_machine_that_are_accepted_are_said_to_be_of_it(tmp_path):
