@@ -31,6 +31,9 @@ _FIGURES = re.compile(r"\S*[0-9]\S*")
 """What tells two reasons of one kind apart: numbers, and layouts."""
 
 OTHER_KINDS = 6
+_SHOWN = 0.0005
+"""Of a step: what is less is 0.0 % of it."""
+
 MOST_REASONS = 4
 TERA = 1e12
 
@@ -219,7 +222,8 @@ def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str
         more = {part: its.get(part, 0.0) - parts.get(part, 0.0) for part in {*its, *parts}}
         worst = max(more, key=lambda part: more[part])
         slower = each.step_s / best.step_s - 1
-        rows.append([each.words, f"{slower:.1%}", f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s"])
+        why = f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s" if more[worst] > _SHOWN * each.step_s else ""
+        rows.append([each.words, f"{slower:.1%}", why])
     yield from aligned(["layout", "slower by", "most of it"], rows)
 
 
