@@ -45,6 +45,7 @@ _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_hidden_s
 KINDS: Mapping[str, _Kind] = {
     "llama": _Kind(),
     "mistral": _Kind(kv_heads_are_heads=False),
+    "phi3": _Kind(),  # queries, keys and values are rows of one matrix, gate and up of another: the same products
     "mixtral": _Kind(
         {
             "ffn_hidden_size": "intermediate_size",
@@ -69,11 +70,19 @@ _NORMS = "its attention norms queries and keys"
 _BIASES = "its queries, keys and values have biases"
 _MLA = "its attention keeps a latent of keys and values (MLA)"
 _GELU = "its feed-forward is no SwiGLU"
+_LAYER_NORM = "its norms are LayerNorm, and here they are RMSNorm"
+_SCALES = "it multiplies embeddings, residuals and logits with numbers of its own"
+_NO_POSITIONS = "some of its layers have no rotary positions"
 _OTHERS: Mapping[str, str] = {
-    **dict.fromkeys(("qwen3", "qwen3_moe", "olmo2", "olmoe"), _NORMS),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "gpt_oss"), _BIASES),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _MLA),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "starcoder2"), _GELU),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "olmo2", "olmo3", "olmoe"), _NORMS),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "gpt_oss", "glm", "glm4", "seed_oss"), _BIASES),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _MLA),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "starcoder2"), _GELU),
+    **dict.fromkeys(("phi", "opt", "bloom", "mpt", "falcon", "nemotron"), _GELU),
+    **dict.fromkeys(("olmo", "cohere", "cohere2", "stablelm"), _LAYER_NORM),
+    **dict.fromkeys(("granite", "minicpm"), _SCALES),
+    **dict.fromkeys(("smollm3", "llama4_text"), _NO_POSITIONS),
+    "glm4_moe": "its routers take a sigmoid, and here they take a softmax",
 }
 """Why a model of another type is another model, where no key of its config says so."""
 
@@ -160,6 +169,11 @@ def _kind(table: Table, path: str) -> _Kind:
     name = node.value if isinstance(node, Scalar) else None
     if isinstance(name, str) and name in KINDS:
         return KINDS[name]
+    if "text_config" in table.values:
+        raise SuiteError(
+            f"{path}:{table.lines['text_config']}: text_config is a part of a model of more than text, and the models "
+            "here are decoders of text.\nhint: put what it has into a file of its own"
+        )
     why = _OTHERS.get(name, "") if isinstance(name, str) else ""
     allowed = f"Allowed: {', '.join(KINDS)}."
     raise SuiteError(

@@ -164,6 +164,14 @@ def test_a_shape_comes_back_from_a_point_and_from_a_suite(name):
     assert shape_of({"shape": name}) is SHAPES[name]
 
 
+def test_phi_4_has_its_published_number_of_parameters(tmp_path):
+    """Its weights are those of Llama, some of them in one matrix: 14.66 B, huggingface.co/microsoft/phi-4."""
+    numbers = {"hidden_size": 5120, "intermediate_size": 17920, "num_attention_heads": 40, "num_hidden_layers": 40}
+    more = {"num_key_value_heads": 10, "vocab_size": 100352, "sliding_window": None, "tie_word_embeddings": False}
+    path = config(tmp_path, model_type="phi3", architectures=["Phi3ForCausalLM"], **numbers, **more)
+    assert asked_shape(path).num_parameters == 14_659_507_200
+
+
 # What is refused
 
 
@@ -188,6 +196,13 @@ def test_a_shape_comes_back_from_a_point_and_from_a_suite(name):
         ({"model_type": "qwen3"}, "model_type 'qwen3': its attention norms queries and keys. Allowed: llama, mistral"),
         ({"model_type": "qwen2"}, "model_type 'qwen2': its queries, keys and values have biases."),
         ({"model_type": "deepseek_v3"}, "model_type 'deepseek_v3': its attention keeps a latent"),
+        ({"model_type": "falcon"}, "model_type 'falcon': its feed-forward is no SwiGLU. Allowed: llama, mistral"),
+        ({"model_type": "olmo"}, "model_type 'olmo': its norms are LayerNorm, and here they are RMSNorm."),
+        ({"model_type": "granite"}, "model_type 'granite': it multiplies embeddings, residuals and logits with"),
+        ({"model_type": "llama4_text"}, "model_type 'llama4_text': some of its layers have no rotary positions."),
+        ({"model_type": "glm4_moe"}, "model_type 'glm4_moe': its routers take a sigmoid, and here they take"),
+        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "text_config is a part of a model of"),
+        ({"model_type": "phi3", "sliding_window": 2047}, "sliding_window is 2047, and attention here is over the"),
         ({"model_type": "new"}, "model_type 'new': it is not known whether its layers are those of the models here."),
         ({"model_type": None}, "model_type nothing: it is not known"),
         ({"logit_scale": 0.5}, "key 'logit_scale' is not known here, and may change the model."),

@@ -117,6 +117,6 @@ def _priced(
 
 
 def _basis(of_step: Price, known: KnownRates, elsewhere: Iterable[str]) -> str:
-    origins = "; ".join(f"{origin}: {', '.join(names)}" for origin, names in known.by_origin.items())
+    origins = "; ".join(f"{origin}: {', '.join(names)}" for origin, names in known.words_by_origin.items())
     within = f"80 % within {format_value(of_step.low_s, 's')} to {format_value(of_step.high_s, 's')}"
     return "; ".join([f"priced by {RATES}, {known.name} ({origins})", within, *elsewhere])

@@ -66,7 +66,10 @@ class Question:
             If it is not on record.
         """
         if not self.card.memory_bytes:
-            raise SuiteError(f"the memory of {self.card.name} is not on record, so nothing can be said to fit it.")
+            raise SuiteError(
+                f"the memory of {self.card.name} is not on record, so nothing can be said to fit it.\n"
+                "hint: 'clusterbench price TABLE.csv' prices the layouts of a table, whether they fit or not"
+            )
         return self.card.memory_bytes
 
 
@@ -130,6 +133,9 @@ class Advice:
         Where nothing fits: on how many nodes the same batch does, and in which form; None where on none that was tried.
     narrower
         Where nothing fits: in which other precision something does, and in which form; None where in none.
+    other_batches
+        Where no layout is legal: the batches next to this one that the odd part of the ranks divides, of those that
+        have one.
     refused
         Reasons, with how many layouts each refused.
     tried
@@ -145,6 +151,7 @@ class Advice:
     num_fitting: int
     enough_nodes: tuple[int, Form] | None = None
     narrower: tuple[str, Form] | None = None
+    other_batches: Sequence[int] = ()
 
     @property
     def of_other_kinds(self) -> Sequence[Candidate]:
@@ -171,6 +178,7 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
         found.num_fitting,
         enough_nodes(question, profile) if is_too_large else None,
         narrower_precision(question, profile) if is_too_large else None,
+        other_batches(question, profile) if least is None else (),
     )
 
 
@@ -244,6 +252,24 @@ def narrower_precision(question: Question, profile: Profile) -> tuple[str, Form]
         if least is not None and fit(least.memory_bytes, question.memory_bytes) == "fits":
             return precision, least
     return None
+
+
+def odd_part(number: int) -> int:
+    """What is left of a number without its factors of two: with those for all else dp takes it.
+
+    >>> odd_part(96)
+    3
+    """
+    return number // (number & -number)
+
+
+def other_batches(question: Question, profile: Profile) -> tuple[int, ...]:
+    """The batches next to this one that the odd part of the ranks divides and that some layout is legal for."""
+    odd = odd_part(question.world_size)
+    fewer, left = divmod(question.global_batch_size, odd)
+    sizes = (fewer * odd, (fewer + 1) * odd) if left else ()
+    asked = (replace(question, global_batch_size=size) for size in sizes if size)
+    return tuple(of.global_batch_size for of in asked if least_form(of, profile) is not None)
 
 
 def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> TrainingJob:

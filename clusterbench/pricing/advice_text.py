@@ -9,7 +9,17 @@ from collections.abc import Iterator, Sequence
 from clusterbench.expected.fits import CLOSE
 from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS, SMALL, Price, parts_of, spent
-from clusterbench.pricing.advice import MOST_RANKS, TIE, TO_MEASURE, Advice, Candidate, Form, Question, order_words
+from clusterbench.pricing.advice import (
+    MOST_RANKS,
+    TIE,
+    TO_MEASURE,
+    Advice,
+    Candidate,
+    Form,
+    Question,
+    odd_part,
+    order_words,
+)
 from clusterbench.pricing.knee import FALL, OnNodes, knee
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
@@ -21,6 +31,9 @@ _FIGURES = re.compile(r"\S*[0-9]\S*")
 """What tells two reasons of one kind apart: numbers, and layouts."""
 
 OTHER_KINDS = 6
+_SHOWN = 0.0005
+"""Of a step: what is less is 0.0 % of it."""
+
 MOST_REASONS = 4
 TERA = 1e12
 
@@ -78,7 +91,7 @@ def _fits(advice: Advice) -> str:
     if least is None:
         return (
             "1. What fits: no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp "
-            f"are powers of two; the reasons are below.{_even_batch(of)}"
+            f"are powers of two; the reasons are below.{_other_batch(advice)}"
         )
     if not advice.ranked:
         return (
@@ -101,31 +114,19 @@ def _left_out(of: Question) -> str:
     >>> _left_out(SimpleNamespace(world_size=64))
     ''
     """
-    odd = _odd_part(of.world_size)
+    odd = odd_part(of.world_size)
     if odd == 1:
         return ""
     return f" Left out are layouts whose tp, pp or cp is no power of two, as {odd} of {of.world_size:,} ranks."
 
 
-def _odd_part(number: int) -> int:
-    return number // (number & -number)
-
-
-def _even_batch(of: Question) -> str:
-    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks.
-
-    >>> from types import SimpleNamespace
-    >>> _even_batch(SimpleNamespace(world_size=72, global_batch_size=512))
-    ' A batch of 504 or 513 sequences would have some: 9 of 72 ranks are left to dp.'
-    >>> _even_batch(SimpleNamespace(world_size=64, global_batch_size=512))
-    ''
-    """
-    odd = _odd_part(of.world_size)
-    if of.global_batch_size % odd == 0:
+def _other_batch(advice: Advice) -> str:
+    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks."""
+    if not advice.other_batches:
         return ""
-    fewer = of.global_batch_size // odd * odd
-    sizes = f"{fewer:,} or {fewer + odd:,}" if fewer else f"{odd:,}"
-    return f" A batch of {sizes} sequences would have some: {odd} of {of.world_size:,} ranks are left to dp."
+    sizes = " or ".join(f"{size:,}" for size in advice.other_batches)
+    ranks = advice.question.world_size
+    return f" A batch of {sizes} sequences would have some: {odd_part(ranks)} of {ranks:,} ranks are left to dp."
 
 
 def _what_it_takes(advice: Advice, least: Form) -> str:
@@ -221,7 +222,8 @@ def _others(advice: Advice, profile: Profile, known: KnownRates) -> Iterator[str
         more = {part: its.get(part, 0.0) - parts.get(part, 0.0) for part in {*its, *parts}}
         worst = max(more, key=lambda part: more[part])
         slower = each.step_s / best.step_s - 1
-        rows.append([each.words, f"{slower:.1%}", f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s"])
+        why = f"{worst} +{more[worst]:.3g} s of {each.step_s:.3g} s" if more[worst] > _SHOWN * each.step_s else ""
+        rows.append([each.words, f"{slower:.1%}", why])
     yield from aligned(["layout", "slower by", "most of it"], rows)
 
 

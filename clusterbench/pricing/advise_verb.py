@@ -81,11 +81,12 @@ class Asked:
         unsaid = of.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
         for network in [f"{gpus_per_node}x{nic}" for nic in NETWORKS] if unsaid else [of.nics]:
             typical = typical_rates(card, nics_bytes_per_s(network), given, gpus_per_node=gpus_per_node)
-            known = typical if machine == UNKNOWN else replace(typical, machine=machine)
+            asked = replace(typical.machine if machine == UNKNOWN else machine, gpus_per_node=str(gpus_per_node))
+            known = replace(typical, machine=asked)
             if self.rates is not None:
                 known = rates_of(self.rates, known, self.profile, accepted=self.accepted)
             head = [
-                *_caution(known, self.rates, self.num_nodes),
+                *_caution(known, self.rates, self.num_nodes, unsaid),
                 *(comment(f"the cluster as {of.source} has it: {of.words}", "  ") if of.source else ()),
                 *(() if of.gpus_per_node else _server(card)),
                 *([f"# If the NICs of a node are {network}:"] if unsaid else self._nics()),
@@ -143,7 +144,7 @@ def _server(card: Accelerator) -> list[str]:
     return comment(f"{plural(card.usual_gpus_per_node, 'GPU')} a node, as --gpus-per-node was not said: {why}", "  ")
 
 
-def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[str]:
+def _caution(known: KnownRates, rates: Path | None, num_nodes: int, unsaid: bool) -> Iterator[str]:
     if rates is None:
         yield from comment(
             f"NOT MEASURED: {known.name}. Nothing was run on this machine; where launches and latency decide, believe "
@@ -152,12 +153,15 @@ def _caution(known: KnownRates, rates: Path | None, num_nodes: int) -> Iterator[
         )
         return
     yield f"# rates: {known.name}"
-    if num_nodes > 1:
-        network = known.by_key["node_network"]
+    if known.machine.words:
+        yield from comment(f"of {known.machine.words}", indent="  ")
+    network = known.by_key["node_network"]
+    if num_nodes > 1 and not (unsaid and network.origin not in MEASURED):  # which is asked about in two answers
         yield from comment(f"a node sends {format_value(network.value, 'B/s')}: {network.source}", indent="  ")
-    measured = [name for origin in MEASURED for name in known.by_origin.get(origin, ())]
-    others = {origin: names for origin, names in known.by_origin.items() if origin not in MEASURED}
-    yield from comment(f"given or measured: {', '.join(measured)}", indent="  ")
+    told = known.words_by_origin
+    measured = [words for origin in MEASURED for words in told.get(origin, ())]
+    others = {origin: words for origin, words in told.items() if origin not in MEASURED}
+    yield from comment(f"given or measured: {', '.join(measured) or 'nothing'}", indent="  ")
     if others:
         named = "; ".join(f"{', '.join(names)} ({origin})" for origin, names in others.items())
         yield from comment(f"NOT MEASURED: {named}. Where these decide, believe the range and not the value.", "  ")

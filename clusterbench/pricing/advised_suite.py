@@ -41,13 +41,16 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
     of = answers[0].question
     first = {each.words: each for answer in answers for each in answer.ranked[:TO_MEASURE]}
     if not first:
-        raise SuiteError("there is no suite to write: nothing fits, so there is nothing to measure.")
+        why = "nothing fits" if any(answer.least for answer in answers) else "no layout is legal"
+        raise SuiteError(f"there is no suite to write: {why}, so there is nothing to measure.")
     why_not = {words: None if profile == OURS else _why_not(each, of) for words, each in first.items()}
     run = [each for words, each in first.items() if why_not[words] is None]
     remarks = [*_remarks(len(answers), len(run), profile), *_of_routing(run)]
     remarks += [f"left out: {words}: {why}." for words, why in why_not.items() if why is not None]
     if not run:
-        raise SuiteError("\n".join(["there is no suite to write: our step runs none of the layouts.", *remarks[1:]]))
+        none = "there is no suite to write: our step runs none of the layouts."
+        hint = f"hint: --profile {OURS} ranks those that a suite can run"
+        raise SuiteError("\n".join([none, *remarks[1:], hint]))
     lines = [
         *(line for remark in remarks for line in comment(remark, "  ", WIDTH)),
         "suite: advised",

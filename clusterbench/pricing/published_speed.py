@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
@@ -83,11 +83,13 @@ def timed(rows: Sequence[TableRow], peaks: Mapping[int, float]) -> tuple[list[Ta
         figures = [of for row in rows if (of := _figure(row, name, peaks)) is not None]
         said += _contradictions([of for of in figures if of.row.step_s])
         without = [of for of in figures if not of.row.step_s and of.row.line not in times]
+        # of a row whose FLOP may have been counted in any way its MFU, which comes next, tells the time
+        has_mfu = {of.row.line for of in without if name == "tflops_per_gpu" and of.row.mfu and of.row.line in peaks}
         beyond = {of.row.line for of in without if of.flops_per_s > peaks.get(of.row.line, of.flops_per_s)}
         if beyond:
             said.append(f"{name} of {named_lines(sorted(beyond))} is more than the card's peak: not judged")
         told = _told_by_others([of for of in figures if of.row.step_s])
-        said += _give_times([of for of in without if of.row.line not in beyond], told, times)
+        said += _give_times([of for of in without if of.row.line not in beyond], told, times, has_mfu)
     said += _disagreements(rows, peaks)
     return [replace(row, step_s=times[row.line]) if row.line in times else row for row in rows], said
 
@@ -110,7 +112,9 @@ def _told_by_others(figures: Sequence[_Figure]) -> str | None:
     return min(explains, key=lambda count: median(off[count]), default=None)
 
 
-def _give_times(figures: Sequence[_Figure], told: str | None, times: dict[int, float]) -> Iterator[str]:
+def _give_times(
+    figures: Sequence[_Figure], told: str | None, times: dict[int, float], told_otherwise: Container[int]
+) -> Iterator[str]:
     counts: dict[tuple[str, str], list[_Figure]] = {}
     unknown: list[_Figure] = []
     for of in figures:
@@ -122,7 +126,7 @@ def _give_times(figures: Sequence[_Figure], told: str | None, times: dict[int, f
             counts.setdefault((told, "as the rows that have a time, too, were counted"), []).append(of)
         elif of.name == "mfu":
             counts.setdefault((OF_MFU, _about_mfu(figures)), []).append(of)
-        else:
+        elif of.row.line not in told_otherwise:
             unknown.append(of)
     for (count, why), alike in counts.items():
         times |= {of.row.line: of.step_s(count) for of in alike}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -204,6 +205,16 @@ class KnownRates:
         for key, rate in self.by_key.items():
             found.setdefault(rate.origin, {})[split_key(key)[0]] = None
         return {origin: list(names) for origin, names in found.items()}
+
+    @property
+    def words_by_origin(self) -> dict[str, list[str]]:
+        """The same for people: of a name with several origins its keys, as ``busbw`` within a node and between."""
+        origins = Counter(name for names in self.by_origin.values() for name in names)
+        found: dict[str, dict[str, None]] = {}
+        for key, rate in self.by_key.items():
+            name = split_key(key)[0]
+            found.setdefault(rate.origin, {})[name if origins[name] == 1 else key] = None
+        return {origin: list(words) for origin, words in found.items()}
 
 
 def rates_with(known: KnownRates, factors: Mapping[str, float]) -> Rates:

@@ -11,6 +11,7 @@ from clusterbench.errors import SuiteError, nearest
 from clusterbench.expectation import ORIGINS, Expectation
 from clusterbench.fingerprint import FIELDS, OPTION, UNKNOWN, Fingerprint, nearest_machine
 from clusterbench.pricing.rates import LEAST, RATES, KnownRates, objection_to_key
+from clusterbench.pricing.typical import NO_FIGURE
 from clusterbench.types import split_key
 from clusterbench.units import format_value, parse_value
 from clusterbench.words import short
@@ -114,8 +115,9 @@ def expect_effect(path: Path | None, accepted: Collection[str]) -> None:
 def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> Iterator[tuple[str, Expectation]]:
     """Of each operation bus bandwidth within a node, where a file has only that between nodes, and the other way round.
 
-    And attention of smaller heads than those of a file, which is slower. All other rates of one name stand or fall
-    together: :meth:`KnownRates.but`.
+    What is left between nodes is no faster than what the file has of the links within one and of what one sends, as
+    rings pass there, too. And attention of smaller heads than those of a file, which is slower. All other rates of
+    one name stand or fall together: :meth:`KnownRates.but`.
     """
     given: dict[str, set[bool]] = {}
     for key in found:
@@ -125,8 +127,17 @@ def _left_as_they_are(found: Mapping[str, Expectation], known: KnownRates) -> It
     for key, rate in known.by_key.items():
         if key.startswith("attention[") and _head_dim(key) < smallest:
             yield key, rate
-        if key.startswith("busbw[") and _is_within_a_node(key) not in given.get(split_key(key)[1]["op"], {True, False}):
-            yield key, rate
+        if not key.startswith("busbw["):
+            continue
+        op = split_key(key)[1]["op"]
+        if _is_within_a_node(key) not in given.get(op, {True, False}):
+            passed = () if _is_within_a_node(key) else (f"busbw[nodes=1,op={op}]", "node_network")
+            yield key, _at_most(rate, min((found[name].value for name in passed if name in found), default=rate.high))
+
+
+def _at_most(rate: Expectation, most: float) -> Expectation:
+    low, value, high = (min(each, most) for each in (rate.low, rate.value, rate.high))
+    return replace(rate, low=low, value=value, high=high)
 
 
 def _head_dim(key: str) -> int:
@@ -149,13 +160,16 @@ class _Reader:
         for key, rate in found.items():
             self._expect_possible(key, rate, known, given.lines[key])
         self._expect_whole(top, len(found))
-        found |= dict(_left_as_they_are(found, known))
+        found |= (left := dict(_left_as_they_are(found, known)))
+        self._expect_figures(left, top.lines["rates"])
         return replace(known.but(found, name, self._text(top, "profile")), machine=self._machine(top))
 
     def names(self, root: Node) -> frozenset[str]:
         return frozenset(split_key(key)[0] for key in self._given(self._top(root)).values)
 
     def _top(self, root: Node) -> Table:
+        if isinstance(root, Table) and (rates := [key for key in root.lines if objection_to_key(key) is None]):
+            raise self._error(root.lines[rates[0]], f"'{short(rates[0])}' must stand below 'rates:', indented.")
         top = self._table(root, "a file of rates", _TOP)
         self._expect_version(top)
         return top
@@ -203,6 +217,15 @@ class _Reader:
         if rate.value < SHARE_OF_ITS_DATASHEET * most:
             raise self._error(line, f"{told} is {rate.value / most:.2g} of {by_sheet}{allowed}")
 
+    def _expect_figures(self, left: Mapping[str, Expectation], line: int) -> None:
+        """That none of the rates that a file leaves out follows from a figure that is not on record."""
+        if unknown := [key for key, rate in left.items() if rate.origin == "datasheet" and rate.value <= NO_FIGURE]:
+            raise self._error(
+                line,
+                f"no '{unknown[0]}', and the card's datasheet on record has no figure that it follows from.\n"
+                "hint: give it beside the others",
+            )
+
     def _machine(self, top: Table) -> Fingerprint:
         if "machine" not in top.values:
             return UNKNOWN
@@ -235,10 +258,10 @@ class _Reader:
             raise self._error(line, f"'{key}': origin is one of {', '.join(ORIGINS)}.{nearest(origin, ORIGINS)}")
         source = self._text(of, "source") or f"{self.path}:{line}"
         low, high = numbers.get("low", value), numbers.get("high", value)
-        try:
-            return Expectation(value, unit, low, high, origin, source)
-        except ValueError as error:
-            raise self._error(line, f"'{key}': {error}.") from None
+        if not low <= value <= high:
+            told = [format_value(each, unit) for each in (value, low, high)]
+            raise self._error(line, f"'{key}: {told[0]}' must be within its own interval, {told[1]} to {told[2]}.")
+        return Expectation(value, unit, low, high, origin, source)
 
     def _value(self, key: str, node: Node, unit: str) -> float:
         text = node.text if isinstance(node, Scalar) else ""

@@ -139,7 +139,7 @@ def _columns(
             cells = [without_marks(cells[number]) for _, cells in rows if number < len(cells)]
             if has_units_of_memory(cells):
                 meanings[number] = of_memory(name)
-    unknown = [name for number, name in enumerate(names) if meanings[number] is None and not is_result(name)]
+    unknown = [name for number, name in enumerate(header) if meanings[number] is None and not is_result(name)]
     if unknown:
         which = f"unknown column{'s' if unknown[1:] else ''} {', '.join(map(as_yaml, unknown))}"
         hints = "".join(f"\nhint: {as_yaml(name)}: {hint_for(name)}" for name in unknown)

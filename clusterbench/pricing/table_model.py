@@ -167,14 +167,26 @@ def _worked_out(cells: Cells, parameters: float | None, rest: _Rest) -> _FeedFor
 def _tables_of_a_gpt(cells: Cells, parameters: float, rest: _Rest) -> int:
     """How many tables a model of two matrices of four times the hidden size has, by its parameters; 0 for none."""
     of_layers = rest.layers * (rest.attention + 2 * rest.hidden * 4 * rest.hidden)
-    off = {tables: abs((of_layers + tables * rest.vocab * rest.hidden) / (1e9 * parameters) - 1) for tables in (2, 1)}
-    tables = min(off, key=lambda tables: off[tables])
-    return tables if off[tables] <= max(_SIZE_OF_PARAMETERS, cells.rounding("params_b") / parameters) else 0
+    positions = _positions(cells, rest)
+    off = {
+        (tables, learned): abs(
+            (of_layers + tables * rest.vocab * rest.hidden + learned * positions) / (1e9 * parameters) - 1
+        )
+        for tables in (2, 1)
+        for learned in (0, 1)
+    }
+    kind = min(off, key=lambda kind: off[kind])
+    return kind[0] if off[kind] <= max(_SIZE_OF_PARAMETERS, cells.rounding("params_b") / parameters) else 0
+
+
+def _positions(cells: Cells, rest: _Rest) -> int:
+    """Parameters of positions, where a model learns them, as GPT, OPT and MPT do."""
+    return (cells.whole("seq") or SEQ_LEN) * rest.hidden
 
 
 def _told_by_parameters(cells: Cells, size: int, parameters: float, rest: _Rest) -> _FeedForward | None:
     """The kind of model that has so many billions of parameters; None where none has."""
-    positions = (cells.whole("seq") or SEQ_LEN) * rest.hidden  # GPT, OPT and MPT learn those
+    positions = _positions(cells, rest)
     kinds = {
         (matrices, tables, learned): rest.layers * (rest.attention + matrices * rest.hidden * size)
         + tables * rest.vocab * rest.hidden

@@ -52,6 +52,11 @@ _SEQ_LENS = [2**exponent for exponent in range(7, 21)]
 _BY_FLOPS = {"none": "none", "full": "megatron_full"}
 """What a table calls recomputation, and the formula that counts it."""
 
+_AS_TOLD = {
+    "none": "tflops_per_gpu count nothing that is computed again",
+    "full": "step_s and tflops_per_gpu tell",
+}
+
 
 def read_row(cells: Cells, folder: Path, gpus_per_node: int | None, gpu: str | None) -> TableRow:
     """What a row says; where a cell cannot be read, or it cannot be told what ran, with the reason.
@@ -241,11 +246,14 @@ class _Row:
         told = self._told_by_flops(shape, world_size, gbs)
         if told is not None and not self.recompute:
             self.recompute = told[1]
-            self.cells.say("recompute is empty: told by step_s and tflops_per_gpu")
+            # FLOP/s of a model leave out what is computed again, so that they tell of it only where they have it
+            self.cells.say(
+                f"recompute is {self.cells.how('recompute')}: {self.recompute} taken, as {_AS_TOLD[self.recompute]}"
+            )
         elif not self.recompute:
             self.cells.say(f"recompute is {self.cells.how('recompute')}: none taken")
         if told is not None and self.cells.whole("seq") is None:
-            self.cells.say("seq is empty: told by step_s and tflops_per_gpu")
+            self.cells.say(f"seq is {self.cells.how('seq')}: told by step_s and tflops_per_gpu")
             return told[0]
         return self.cells.default("seq", SEQ_LEN)
 

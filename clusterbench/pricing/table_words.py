@@ -127,6 +127,7 @@ _BY_COLUMN: Mapping[str, tuple[str, ...]] = {
         *("achieved tflop s gpu", "throughput tflops gpu", "throughput tflop s gpu"),
     ),
     "mfu": ("bf16 mfu", "model flops utilization", "model flop utilization", "model flops utilisation"),
+    "dp_overlap": ("overlap grad reduce", "overlap grad sync"),
     "reduce_dtype": ("grad reduce dtype", "gradient reduce dtype", "reduction dtype", "grad comm dtype"),
     "layout": (
         *("parallelism", "parallel strategy", "parallelism strategy", "parallel config", "parallel configuration"),
@@ -320,13 +321,13 @@ _UNSURE: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("local batch size", "batch size per gpu", "bs gpu", "batch gpu", "batch size gpu", "local bs"),
-            *("batch size device", "per device batch size", "lbs"),
+            *("batch size device", "per device batch size", "lbs", "batch size dp", "batch size dp rank", "batch dp"),
         ),
         "mbs where a step has one micro-batch; gbs is it times dp",
     ),
     **dict.fromkeys(
         ("global batch size tokens", "global batch tokens", "batch size tokens", "tokens step", "tokens batch"),
-        "gbs, divided by seq: it counts sequences",
+        "gbs, divided by seq: gbs counts sequences",
     ),
     **dict.fromkeys(("wps", "tps", "words s", "throughput"), _OF_TOKENS),
     **dict.fromkeys(
@@ -390,7 +391,7 @@ def hint_for(header: str) -> str:
     columns = {_letters(column): column for column in _BY_COLUMN}
     letters = _letters(header)
     if len(letters) > SHORT and (
-        near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.75)
+        near := difflib.get_close_matches(letters, [*columns, *written, *_MAY_BE], n=1, cutoff=0.8)
     ):
         (found,) = near
         if found in columns:

@@ -179,6 +179,7 @@ def typical_rates(
     whole = of_node * 50e9 if node_network is None else node_network
     # a GPU that is alone in its node sends nothing over a link of cards
     link = whole if of_node == 1 else _figure(card, "link_bytes_per_s", card.link_bytes_per_s, given)
+    over_nodes = whole if link == NO_FIGURE else min(whole, link)
     of_nics = OF_NETWORK if node_network is not None else (OF_NETWORK[0] / 4, OF_NETWORK[1], 2 * OF_NETWORK[2])
     nics = "NICs as said" if node_network is not None else f"no NICs said: {of_node} x 400 Gb/s taken"
     by_key = {"matmul": _share(OF_MATMUL, peak, "FLOP/s", sheet)}
@@ -191,7 +192,7 @@ def typical_rates(
     for op, of_link in OF_LINK.items():
         share = OF_LINK_WITHOUT_SWITCH if op == "all_reduce" and not reduces else of_link
         by_key[f"busbw[nodes=1,op={op}]"] = _share(share, link, "B/s", sheet)
-        by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, min(whole, link), "B/s", nics)
+        by_key[f"busbw[nodes=2,op={op}]"] = _share(of_nics, over_nodes, "B/s", nics)
     by_key["node_network"] = _share(of_nics, whole, "B/s", nics)
     # a message from stage to stage goes over the NIC of one GPU
     by_key["p2p_bandwidth"] = _share(of_nics, whole / of_node, "B/s", nics)

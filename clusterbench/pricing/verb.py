@@ -141,14 +141,15 @@ def _peaks(rows: Sequence[TableRow], card_of: Mapping[int, str]) -> dict[int, fl
 
 def _not_judged(table: StepTable) -> Iterator[str]:
     """Of a table without a time why no price is held against anything."""
-    if table.has_lines and not any(row.step_s for row in table.rows):
+    priced = [row for row in table.rows if row.priced is not None]
+    if table.has_lines and priced and not any(row.step_s for row in priced):
         unread = [name for name in table.not_read if is_speed(name)]
         what = (
             f" Not read: {', '.join(unread)}, of one GPU or of all: the name of the column says which."
             if unread
             else ""
         )
-        yield f"NOT JUDGED: no row has a measured time, {', '.join(SPEEDS)}, to hold a price against.{what}"
+        yield f"NOT JUDGED: no priced row has a measured time, {', '.join(SPEEDS)}, to hold a price against.{what}"
 
 
 def _node(row: TableRow, card: str) -> _Node:
@@ -268,7 +269,7 @@ def _about_rates(usable: Sequence[KnownRates], rates: Path | None) -> Iterator[s
     for known in usable:
         yield f"rates: {known.name}"
         yield f"  of {known.machine.words or 'a machine that the file does not name'}"
-        for origin, rate_names in known.by_origin.items():
+        for origin, rate_names in known.words_by_origin.items():
             yield f"  {origin}: {', '.join(rate_names)}"
 
 

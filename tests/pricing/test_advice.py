@@ -134,8 +134,11 @@ def test_the_suite_asks_for_the_nodes_that_were_asked_about(tmp_path):
 
 def test_the_suite_of_another_framework_says_that_it_runs_our_step_and_leaves_out_what_that_cannot_hold(tmp_path):
     file = tmp_path / "advised.yaml"
-    of = ("--shape", "llama-8b", *HERE, "--global-batch-size", "128", "--profile", "megatron_core")
-    done = run(*of, "--out", str(file))
+    of = (*HERE, "--profile", "megatron_core", "--out", str(file))
+    none = run("--shape", "llama-8b", *of, "--global-batch-size", "64")
+    assert none.stderr.startswith("error: there is no suite to write: our step runs none of the layouts.\nleft out: ")
+    assert none.stderr.endswith("\nhint: --profile ours ranks those that a suite can run\n")
+    done = run("--shape", "llama2-7b", *of, "--global-batch-size", "64")
     text = file.read_text().replace("\n#  ", "")
     assert "# Priced were steps of megatron_core; this suite runs clusterbench's own step" in text
     assert "# left out: " in text
@@ -299,6 +302,18 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
     assert "refused" in done.stdout
 
 
+def test_no_batch_is_named_that_has_no_layout_either(tmp_path):
+    """Megatron's profile knows no experts, and with 24 sequences it had no layout of mixtral-8x7b either."""
+    of = ("--shape", "mixtral-8x7b", *HERE, "--num-nodes", "6", "--global-batch-size", "25", "--nics", "8x400Gb")
+    done = run(*of, "--profile", "megatron_core", "--out", str(tmp_path / "advised.yaml"))
+    assert "no layout is legal" in done.stdout
+    assert "A batch of" not in done.stdout
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: there is no suite to write: no layout is legal, so there is nothing to measure.\n",
+    )
+
+
 def test_refusals_that_differ_in_figures_only_are_said_once():
     done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "8", "--global-batch-size", "2")
     text = done.stdout.replace("\n#  ", "")
@@ -345,15 +360,40 @@ def test_a_file_of_one_rate_says_that_the_others_were_not_measured(tmp_path):
     assert "Where these decide, believe the range and not the value." in head
 
 
+def test_rates_of_nodes_with_other_gpus_are_refused(tmp_path):
+    """Rates of a machine with one GPU priced nodes of eight: what stays within a node differs (the fingerprint)."""
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("machine: {gpu: h100-sxm-80gb, gpus_per_node: 1}\nrates:\n  matmul: 600 TFLOP/s\n")
+    of = ("--shape", "llama-1b", *HERE, "--tokens", "2^15", "--rates", str(rates))
+    assert run(*of, "--gpus-per-node", "1").exit_code == 0
+    refused = run(*of)
+    assert refused.exit_code == 2
+    assert "it has gpus_per_node 1, and this one gpus_per_node 8." in refused.stderr
+    assert run(*of, "--accept-other", "gpus_per_node").exit_code == 0
+
+
+def test_rates_of_another_machine_that_are_accepted_are_said_to_be_of_it(tmp_path):
+    rates = tmp_path / "rates.yaml"
+    rates.write_text("of: box\nmachine: {gpu: a100-sxm4-80gb}\nrates: {}\n")
+    of = ("--shape", "llama-1b", *HERE, "--gpus-per-node", "2", "--tokens", "2^15", "--rates", str(rates))
+    assert run(*of).exit_code == 2
+    head = run(*of, "--accept-other", "gpu").stdout.splitlines()[:3]
+    assert head == ["# rates: box", "# of gpu a100-sxm4-80gb", "# given or measured: nothing"]
+
+
 def test_a_file_that_says_nothing_of_the_network_leaves_two_answers(tmp_path):
     rates = tmp_path / "rates.yaml"
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--gpus-per-node", "2", "--global-batch-size", "16")
     rates.write_text("rates:\n  matmul: 600 TFLOP/s\n")
-    assert run(*of, "--rates", str(rates)).stdout.count("If the NICs of a node are ") == 2
+    unsaid = run(*of, "--rates", str(rates)).stdout
+    assert unsaid.count("If the NICs of a node are ") == 2
+    assert "NICs as said" not in unsaid
     rates.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 20 GB/s\n  node_network: 40 GB/s\n")
     given = run(*of, "--rates", str(rates)).stdout
     assert "If the NICs of a node are " not in given
     assert f"a node sends 40.0 GB/s: {rates}:3" in given.replace("\n#  ", "")
+    assert "given or measured: busbw[nodes=2,op=all_gather], node_network\n" in given
+    assert " busbw[nodes=1,op=all_gather] (datasheet)" in " ".join(given.replace("\n#", "").split())
 
 
 def test_a_node_has_as_many_gpus_as_the_usual_server_of_its_card():

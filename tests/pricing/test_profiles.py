@@ -225,9 +225,12 @@ def test_megatron_computes_layers_again_as_its_paper_says():
     assert "interleaving needs a multiple" in profile.objection(priced("pp4", chunks=2, micro_batches=6))
 
 
-@pytest.mark.parametrize("name", ["megatron_core", "fsdp2"])
-def test_a_layer_of_two_matrices_keeps_34_h_of_each_token(name):
-    """Equation 1 of Korthikanti et al. 2022 without what a fused attention does not keep; 39.3 h if it were gated."""
+@pytest.mark.parametrize(("name", "of_gated"), [("megatron_core", 8 + 8 + 6 * 8 / 3), ("fsdp2", 18 + 8 * 8 / 3)])
+def test_a_layer_of_two_matrices_keeps_34_h_of_each_token(name, of_gated):
+    """Equation 1 of Korthikanti et al. 2022 without what a fused attention does not keep.
+
+    39.3 h if it were gated, of two operators and with dropout; 32 h of Megatron-Core's one operator and without.
+    """
     profile, hidden = profiles()[name](), 4096
     shape = replace(named_shape("playbook-8b"), ffn_hidden_size=8 * hidden // 3, num_kv_heads=32)
     job = priced("tp1")
@@ -238,16 +241,24 @@ def test_a_layer_of_two_matrices_keeps_34_h_of_each_token(name):
     )
     of_head = (4 if name == "fsdp2" else 6) * shape.vocab_size / hidden / shape.num_layers
     assert less - of_head == pytest.approx(34, abs=0.01)
-    assert more - of_head == pytest.approx(18 + 8 * 8 / 3, abs=0.01)
+    assert more - of_head == pytest.approx(of_gated, abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "of_residuals"), [("megatron_core", 60), ("fsdp2", 44)])
-def test_without_sequence_parallelism_what_lies_between_products_is_whole_on_each_rank(name, of_residuals):
+def test_megatron_keeps_shared_keys_once():
+    """Of Llama 3.1 70B, 8 kv heads of 64: 4.5 h in place of 8. NVIDIA's recipes ran where 'does not fit' was said."""
+    job = priced("pp4-dp2-tp4+sp", shape="llama-70b")
+    own = replace(job, job=replace(job.job, shape=replace(job.job.shape, num_kv_heads=64)))
+    less, more = (profiles()["megatron_core"]().memory(each)[1]["activations"] for each in (job, own))
+    assert (more - less) / (4096 * 8192 / 4 * 20) == pytest.approx(3 * 3.5)  # 20 layers of 3 micro-batches in flight
+
+
+@pytest.mark.parametrize(("name", "of_residuals", "kept_of"), [("megatron_core", 60, 8), ("fsdp2", 44, 10)])
+def test_without_sequence_parallelism_what_lies_between_products_is_whole_on_each_rank(name, of_residuals, kept_of):
     """Korthikanti et al. 2022, arXiv:2205.05198: equation 2 keeps 10 h of each token whole, equation 4 shares it."""
     profile, shape = profiles()[name](), named_shape("playbook-8b")
     shared, whole = (priced(layout) for layout in ("tp4+sp", "tp4"))
     kept = [sum(profile.memory(job)[0].values()) for job in (shared, whole)]
-    assert kept[1] - kept[0] == pytest.approx(0.75 * 10 * 4096 * shape.hidden_size * shape.num_layers)
+    assert kept[1] - kept[0] == pytest.approx(0.75 * kept_of * 4096 * shape.hidden_size * shape.num_layers)
     (one,), (other,) = (profile.work(job).stages for job in (shared, whole))
     more = other.memory_bytes - one.memory_bytes
     assert more == pytest.approx(0.75 * of_residuals * 4096 * shape.hidden_size * shape.num_layers)
@@ -255,7 +266,7 @@ def test_without_sequence_parallelism_what_lies_between_products_is_whole_on_eac
     assert {(sent.op, sent.count) for sent in other.messages} == {("all_reduce", 4 * shape.num_layers)}
     again = [sum(profile.memory(replace(job, recompute="full"))[0].values()) for job in (shared, whole)]
     # of each layer its input, and of the one that is computed again all
-    of_hidden = 2 * shape.num_layers + 10
+    of_hidden = 2 * shape.num_layers + kept_of
     assert again[1] - again[0] == pytest.approx(0.75 * of_hidden * 4096 * shape.hidden_size)
 
 

@@ -50,7 +50,7 @@ def test_flops_alone_are_not_judged_and_it_is_said_why(tmp_path):
     assert times == [""]
     assert "NOT JUDGED: 1 row with tflops_per_gpu and no time. How FLOP were counted is not said" in said
     assert "-12% to +33% off that by palm" in said
-    assert "NOT JUDGED: no row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all" in said
+    assert "NOT JUDGED: no priced row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all" in said
 
 
 def test_a_column_says_how_flops_were_counted(tmp_path):
@@ -64,6 +64,19 @@ def test_a_column_says_how_flops_were_counted(tmp_path):
     assert done.exit_code == 0
     _, times = price(tmp_path, f"{HEADER},TFLOP/s/GPU,flops_convention", f"{row},6n", f"{row},model")
     assert times[1] == ""
+
+
+def test_a_row_with_flops_and_mfu_is_judged_by_its_mfu(tmp_path):
+    """Grattafiori et al. 2024, arXiv:2407.21783, table 4, has both: it was NOT JUDGED and judged on one screen."""
+    said, times = price(tmp_path, f"{HEADER},TFLOPs/GPU,BF16 MFU", f"{LLAMA.format('none')},430,43%")
+    assert "NOT JUDGED" not in said
+    assert times != [""]
+
+
+def test_rows_without_a_price_are_not_said_to_have_no_time(tmp_path):
+    said, _ = price(tmp_path, f"{HEADER},step_s", f"{LLAMA.format('none').replace('bf16', 'int4')},1.5")
+    assert "1 of 1 row not priced" in said
+    assert "NOT JUDGED" not in said
 
 
 def test_rows_that_have_both_tell_how_the_others_were_counted(tmp_path):
@@ -103,8 +116,8 @@ def test_more_flops_than_the_card_has_are_not_judged(tmp_path):
 def test_speeds_that_may_be_of_all_are_named_where_nothing_else_is_there(tmp_path):
     said, _ = price(tmp_path, f"{HEADER},Tokens/s,samples/s", f"{LLAMA.format('none')},10000,3")
     assert (
-        "NOT JUDGED: no row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all, to hold a price "
-        "against. Not read: Tokens/s, samples/s, of one GPU or of all: the name of the column says which." in said
+        "NOT JUDGED: no priced row has a measured time, step_s, tokens_per_s_per_gpu, tokens_per_s_of_all, to hold a "
+        "price against. Not read: Tokens/s, samples/s, of one GPU or of all: the name of the column says which." in said
     )
 
 

@@ -154,6 +154,11 @@ def test_what_a_file_does_not_say_stays(typical, tmp_path):
     ("text", "said"),
     [
         ("rates:\n  matmull: 1 TFLOP/s\n", ":2: no rate 'matmull'. Did you mean 'matmul'?"),
+        ("matmul: 600 TFLOP/s\n", ":1: 'matmul' must stand below 'rates:', indented."),
+        (
+            "rates:\n  matmul: {value: 600 TFLOP/s, low: 700 TFLOP/s}\n",
+            ":2: 'matmul: 600.0 TFLOP/s' must be within its own interval, 700.0 TFLOP/s to 600.0 TFLOP/s.",
+        ),
         ("rates:\n  busbw: 1 GB/s\n", ":2: 'busbw' is written 'busbw[nodes=2,op=all_gather]'."),
         ("rates:\n  attention: 1 TFLOP/s\n", ":2: 'attention' is written 'attention[head_dim=128]'."),
         ("rates:\n  memory[op=x]: 1 GB/s\n", ":2: 'memory[op=x]' is written 'memory'."),
@@ -163,7 +168,7 @@ def test_what_a_file_does_not_say_stays(typical, tmp_path):
         ("rates:\n  memory: 0 GB/s\n", ":2: 'memory: 0 GB/s' must be above 0."),
         ("rates:\n  memory: { low: 1 GB/s }\n", ":2: 'memory' has no 'value'."),
         ("rates:\n  memory: { value: 1 GB/s, lwo: 1 GB/s }\n", ":2: unknown key 'lwo'. Did you mean 'low'?"),
-        ("rates:\n  memory: { value: 3 GB/s, low: 4 GB/s }\n", "'memory': 3e+09 must be above 0 and within its own"),
+        ("rates:\n  memory: { value: 3 GB/s, low: 4 GB/s }\n", "'memory: 3.0 GB/s' must be within its own interval"),
         ("rates:\n  memory: { value: 3 GB/s, origin: hearsay }\n", "origin is one of file, baseline, calibrated"),
         ("rates:\n  memory: [1, 2]\n", ":2: 'memory' is keys and values: value, low, high, origin, source."),
         ("rates: 3\n", ":1: 'rates' is a name and a value for each"),
@@ -195,7 +200,28 @@ def test_a_file_of_the_network_leaves_the_links_within_a_node(typical, tmp_path)
     file.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 200 GB/s\n")
     found = read_rates(file, typical).rates
     assert found.busbw_of("all_gather", 1, 1) == 200e9
-    assert found.busbw_of("all_gather", 2, 1) == typical.rates.busbw_of("all_gather", 2, 1)
+    assert typical.rates.busbw_of("all_gather", 2, 1) > found.busbw_of("all_gather", 2, 1) == 200e9
+    file.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 200 GB/s\n  node_network: 10 GB/s\n")
+    assert read_rates(file, typical).rates.busbw_of("all_gather", 2, 1) == 10e9
+
+
+def test_what_a_file_leaves_out_follows_from_no_figure_that_is_missing(tmp_path):
+    """Steps took 1.59e+08 s on two nodes of RTX 4090, and 1.54e+13 s on V100 with a rate for heads of 128 alone."""
+    file = tmp_path / "rates.yaml"
+    file.write_text("rates:\n  busbw[nodes=1,op=all_gather]: 20 GB/s\n")
+    card = typical_rates(accelerators()["rtx-4090"], 400e9, given=("busbw",))
+    assert read_rates(file, card).rates.busbw_of("all_gather", 2, 1) == 20e9
+    file.write_text("rates:\n  busbw[nodes=2,op=all_gather]: 20 GB/s\n")
+    with pytest.raises(SuiteError) as error:
+        read_rates(file, card)
+    assert str(error.value) == (
+        f"{file}:1: no 'busbw[nodes=1,op=all_gather]', and the card's datasheet on record has no figure that it "
+        "follows from.\nhint: give it beside the others"
+    )
+    file.write_text("rates:\n  matmul: 80 TFLOP/s\n  attention[head_dim=128]: 30 TFLOP/s\n")
+    card = typical_rates(accelerators()["v100-sxm2-32gb"], 50e9, given=("matmul", "attention"))
+    with pytest.raises(SuiteError, match=r"rates.yaml:1: no 'attention\[head_dim=64\]', and"):
+        read_rates(file, card)
 
 
 @pytest.mark.parametrize(("card", "share"), [("a100-sxm4-80gb", 0.72), ("h100-sxm-80gb", 0.85), ("mi300x", 0.72)])

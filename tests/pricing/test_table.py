@@ -132,22 +132,26 @@ def test_fewer_kv_heads_are_no_gpts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seq", "recompute", "tflops", "found"),
+    ("seq", "recompute", "tflops", "found", "said"),
     [
-        ("", "", "149.8", (1024, "full")),  # Megatron-LM's README of 2020: 1.16 B on one A100
-        ("1024", "", "149.8", (1024, "full")),
-        ("", "full", "149.8", (1024, "full")),
-        ("", "", "115.6", (1024, "none")),
-        ("", "", "90", (2048, "none")),  # of no sequence: what is taken elsewhere
-        ("512", "", "149.8", (512, "none")),
+        # Megatron-LM's README of 2020: 1.16 B on one A100
+        ("", "", "149.8", (1024, "full"), "recompute is empty: full taken, as step_s and tflops_per_gpu tell"),
+        ("1024", "", "149.8", (1024, "full"), "recompute is empty: full taken, as step_s and tflops_per_gpu tell"),
+        ("", "full", "149.8", (1024, "full"), "seq is empty: told by step_s and tflops_per_gpu"),
+        # FLOP/s of a model tell nothing of it
+        ("", "", "115.6", (1024, "none"), "none taken, as tflops_per_gpu count nothing that is computed again"),
+        ("", "", "90", (2048, "none"), "recompute is empty: none taken"),  # of no sequence: what is taken elsewhere
+        ("512", "", "149.8", (512, "none"), "recompute is empty: none taken"),
     ],
 )
-def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found):
+def test_published_flops_tell_the_sequence_and_what_was_computed_again(tmp_path, seq, recompute, tflops, found, said):
     shape = {"params_b": "1.16", "layers": "24", "hidden": "1920", "ffn": "7680", "heads": "15", "kv_heads": "15"}
     of_step = {"gpus": "1", "tp": "1", "dp": "1", "mbs": "16", "gbs": "16", "vocab": "51200", "step_s": "1.076"}
     row = f"{cells(**shape, **of_step, seq=seq)},{recompute},{tflops}"
-    (read,) = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8).rows
+    steps = read_steps(table(tmp_path, row, header=f"{HEADER},recompute,tflops_per_gpu"), 8)
+    (read,) = steps.rows
     assert (read.priced.job.seq_len, read.priced.recompute) == found
+    assert any(said in words for words in steps.defaults)
 
 
 def test_an_empty_ffn_is_worked_out_and_said(tmp_path):
@@ -163,6 +167,14 @@ def test_a_gpt_without_a_width_has_four_times_the_hidden_size(tmp_path):
     shape = row.priced.job.shape
     assert (shape.ffn_hidden_size, shape.tied_embeddings, row.priced.is_gated) == (8 * 4096 // 3, True, False)
     assert "ffn is empty: 4 x hidden of two matrices, as params_b tells, priced as a gated one of 2/3" in defaults[2]
+
+
+def test_a_gpt_of_1_7_b_is_one_with_its_learned_positions(tmp_path):
+    """The first row of that table makes 1.647 B without them, which no publication rounds to 1.7; it came out gated."""
+    gpt = {"layers": "24", "hidden": "2304", "heads": "24", "kv_heads": "", "vocab": "", "params_b": "1.7", "ffn": ""}
+    row, defaults = only(tmp_path, **gpt, seq="2048")
+    assert (row.priced.job.shape.ffn_hidden_size, row.priced.is_gated) == (8 * 2304 // 3, False)
+    assert not any("gated, tables not tied" in words for words in defaults)
 
 
 def test_width_and_vocabulary_may_have_no_column(tmp_path):
@@ -373,7 +385,7 @@ def test_a_row_that_cannot_be_has_a_reason_and_the_others_are_priced(tmp_path, o
         (
             [ROW],
             HEADER.replace("mbs", "Batch size"),
-            "hint: 'batch size': call it gbs where it is of a step of all ranks, mbs",
+            "hint: 'Batch size': call it gbs where it is of a step of all ranks, mbs",
         ),
         ([ROW], HEADER.replace("zero", "mood"), ".\nhint: 'mood': take it out if it changes nothing of what ran"),
         ([ROW], HEADER.replace("zero", "# GPUs"), "steps.csv:1: columns 'gpus' and '# GPUs' are both gpus."),

@@ -94,9 +94,10 @@ def test_a_column_may_be_of_several_degrees(name, order):
         ("mem", "call it mem_gb where it is in GB, 'memory (GiB)' where it is in GiB"),
         ("model size", "call it model where it names a model, params_b where it counts parameters in billions"),
         ("bs / gpu", "call it mbs where a step has one micro-batch; gbs is it times dp"),
+        ("Batch size/DP", "call it mbs where a step has one micro-batch; gbs is it times dp"),
         ("per_device_batch_size", "call it mbs where a step has one micro-batch; gbs is it times dp"),
         ("ctx", "call it seq where it counts the tokens of a sequence"),
-        ("Global batch size (tokens)", "call it gbs, divided by seq: it counts sequences"),
+        ("Global batch size (tokens)", "call it gbs, divided by seq: gbs counts sequences"),
         ("step time", "call it step_s where it is of a step, in seconds; 'step time (ms)' where it is in milliseconds"),
         ("TFLOPS", "call it tflops_per_gpu where it is of one GPU, in TFLOP/s"),
         ("Activation checkpoiting", "call it checkpointing if it is that, as 'activation checkpointing' is"),
@@ -107,6 +108,7 @@ def test_a_column_may_be_of_several_degrees(name, order):
             "avg. duration of 10 it",
             "call it step_s where it is of a step, in seconds; 'step time (ms)' where it is in milliseconds",
         ),
+        ("Kernel Optimizations", "take it out if it changes nothing of what ran"),  # no zero optimization stage
         ("weather", "take it out if it changes nothing of what ran"),
     ],
 )

@@ -31,19 +31,32 @@ def attention_forward_flops(priced: PricedJob) -> float:
     return 2.0 * job.tokens_per_micro_batch * job.seq_len * job.shape.num_heads * job.shape.head_dim
 
 
-def kept_of_a_layer(priced: PricedJob, is_repeated: bool) -> float:
+def kept_of_a_layer(priced: PricedJob, is_repeated: bool, is_fused: bool = False) -> float:
     """Bytes that a layer keeps for backward of a micro-batch, of one rank; where it is computed again its input.
 
     What lies between the products of tp, 10 h for each token, is shared by its ranks with sequence parallelism alone;
     the rest is always: equations 2 and 4 of Korthikanti et al. 2022, arXiv:2205.05198, with a fused attention. There
     a feed-forward of two matrices keeps what it gives its GeLU and gets from it; a gated one has twice that, of two
     thirds of the width.
+
+    Parameters
+    ----------
+    is_fused
+        Whether SwiGLU is one operator, which keeps what it is given and works out the rest again, and whether shared
+        keys and values are kept as they are, not once for each head. Of the 10 h two are the masks of dropout, which
+        those who train gated models leave out.
     """
-    job, hidden = priced.job, priced.job.shape.hidden_size
+    job, shape = priced.job, priced.job.shape
+    hidden = shape.hidden_size
     if is_repeated:
         return BFLOAT16 * job.residual_tokens * hidden
-    sliced = (8 * hidden + (8 if priced.is_gated else 6) * job.shape.ffn_hidden_size) / job.layout.tp
-    return 10 * job.residual_tokens * hidden + job.local_tokens * sliced
+    whole, of_heads, of_width = 10, 8 * hidden, 8 if priced.is_gated else 6
+    if is_fused:
+        of_heads = 2 * BFLOAT16 * shape.head_dim * (shape.num_heads + shape.num_kv_heads)
+        whole, of_width = 8 if priced.is_gated else 10, 6
+    return whole * job.residual_tokens * hidden + job.local_tokens * (
+        (of_heads + of_width * shape.ffn_hidden_size) / job.layout.tp
+    )
 
 
 def objection_to_decoder(priced: PricedJob, axes: Sequence[str] = ("dp", "tp", "pp")) -> str | None:

@@ -46,6 +46,7 @@ class MegatronCore(Profile):
         "NVIDIA/Megatron-LM, megatron/core/distributed (gradients, the distributed optimizer), "
         "NVIDIA/NeMo, docs/source/features/optimizations/communication_overlap.rst (what is hidden); "
         "megatron/core/transformer/transformer_block.py, get_num_layers_to_build (layers over stages), "
+        "megatron/core/fusions/fused_bias_swiglu.py (what SwiGLU keeps), "
         "docs/user-guide/features/context_parallel.md; NVIDIA/TransformerEngine, context_parallel.py (the ring)"
     )
 
@@ -196,8 +197,9 @@ class MegatronCore(Profile):
         job, shape, layout = priced.job, priced.job.shape, priced.job.layout
         tokens, tp, shard = job.local_tokens, layout.tp, layout.degree(layout.data_axis) if layout.zero else 1
         pp = layout.pp
-        kept = kept_of_a_layer(priced, priced.recompute == "full")
-        of_layer = kept_of_a_layer(priced, False) * (priced.recompute == "full")  # of the one that is computed again
+        kept = kept_of_a_layer(priced, priced.recompute == "full", is_fused=True)
+        # of the one that is computed again
+        of_layer = kept_of_a_layer(priced, False, is_fused=True) * (priced.recompute == "full")
         held = []
         for place, layers in enumerate(_layers(priced)):
             weights = parameters(shape, layers, place == 0, place == pp - 1) / tp
