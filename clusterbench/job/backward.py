@@ -86,7 +86,7 @@ IN_ORDER = (
 )
 """What follows the backward of routed experts, where a layer has it."""
 
-OF_FORWARD = 4
+OF_FORWARD = 5
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
 OF_THE_LOSS = (
@@ -332,6 +332,7 @@ def moments_of_backward(
     walk.mark("the end of forward", _gathered_last(sharding) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
     walk.mark("the end of the last layer", _at_end_of_layers(job, sharding, forward, expert_parts))
+    walk.mark("the last product of a layer", _at_last_product(job, sharding, forward, again))
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
     if "loss.parts" in forward:
@@ -381,6 +382,22 @@ def _at_end_of_layers(
     """What is beside all that is kept, less what comes behind the layers; of a stage without a head nothing does."""
     there = before_loss(job, forward, expert_parts, messages=True) - sum(forward.values())
     return _gathered_last(sharding) + there * job.has_head
+
+
+def _at_last_product(
+    job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float], again: Mapping[str, float]
+) -> float:
+    """What the last feed-forward multiplies, and what that was made of, less what comes behind the layers.
+
+    Of a layer that will be computed again nothing else has it; what was gathered last is there twice only now.
+    """
+    residual = job.residual_tokens * job.shape.hidden_size * job.compute_bytes
+    passing = residual + sum(
+        again.get(f"layer.feed_forward.{name}", 0.0) * (f"layer.feed_forward.{name}" not in forward)
+        for name in ("input", "silu", "up", "product")
+    )
+    behind = sum(size for name, size in forward.items() if not name.startswith("layer."))
+    return _gathered_last(sharding) + passing - behind
 
 
 def _embedding(walk: Backward, job: TrainingJob, table: Weight, residual: float) -> None:
