@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -22,6 +24,8 @@ from tests.bench import Result, alternate, ratio
 from tests.ranks import run_ranks
 
 TARGET, STEPS = 1.03, 3
+LIMIT_S, TOLD_S = 420.0, 10
+"""Seconds after which a race begins no round, and between two lines that say how far it is."""
 LOSSES_AGREE_TO = 1e-5  # relative, float32
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}  # as TrainingStep's
 
@@ -40,6 +44,7 @@ def race(
     rounds: int,
     options: Mapping[str, Any] | None = None,
     ours: Rival | None = None,
+    limit_s: float = LIMIT_S,
     **changes: Any,
 ) -> Result:
     """Our step on two ranks against another in the same two processes; fails unless both compute the same losses.
@@ -52,19 +57,23 @@ def race(
         Of our parallelisms.
     ours
         What stands in the place of our step, if it is to be another.
+    limit_s
+        After which fewer rounds have to do: where a machine is busy, the control may then be too wide for a verdict.
     changes
         Of the job, which is that of suites/tp_scale.yaml on a CPU.
     """
-    ranks = run_ranks(2, _race, layout, rival, rounds, options or {}, ours, changes, timeout_s=900)
+    ranks = run_ranks(2, _race, name, layout, rival, rounds, limit_s, options or {}, ours, changes, timeout_s=900)
     # A step takes as long as its slower rank.
     ours, rivals, again = ([max(pair) for pair in zip(*both, strict=True)] for both in zip(*ranks, strict=True))
     return ratio(name, ours, rivals, again, TARGET)
 
 
 def _race(
+    name: str,
     layout: str,
     rival: Rival,
     rounds: int,
+    limit_s: float,
     options: Mapping[str, Any],
     instead: Rival | None,
     changes: Mapping[str, Any],
@@ -95,7 +104,19 @@ def _race(
         return timed(step, WallClock(), STEPS, lambda iteration: None)  # without garbage collection
 
     contenders = {"ours": partial(burst, ours), "rival": partial(burst, hand), "again": partial(burst, hand)}
-    return [list(chain.from_iterable(bursts)) for bursts in alternate(rounds, contenders).values()]
+    bursts = alternate(rounds, contenders, partial(_is_over, name, rounds, limit_s, [time.monotonic()] * 2))
+    return [list(chain.from_iterable(of_one)) for of_one in bursts.values()]
+
+
+def _is_over(name: str, rounds: int, limit_s: float, clock: list[float], done: int) -> bool:
+    """Whether rank 0's time is up, which it tells the others; ``clock`` is when it began, and when it last said so."""
+    now = time.monotonic()
+    if dist.get_rank() == 0 and now - clock[1] > TOLD_S:
+        clock[1] = now
+        print(f"\n{name}: {done} of {rounds} rounds, {now - clock[0]:.0f} s", end=" ", file=sys.stderr, flush=True)
+    over = torch.tensor(now - clock[0] > limit_s)
+    dist.broadcast(over, 0)
+    return bool(over)
 
 
 def copy_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

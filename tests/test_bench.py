@@ -1,6 +1,7 @@
 """How the numbers of ``tests/bench`` are judged; that they are reached is measured by ``tox -e bench``, never here."""
 
 from clusterbench.derive import read
+from tests import by_hand
 from tests.bench import alternate, at_most, control_plane, ratio, report_size
 
 STEADY = [1.0, 1.001, 0.999] * 20
@@ -49,6 +50,23 @@ def test_contenders_take_turns_in_every_order():
         ("c", "b", "a"),
     }
     assert [len(numbers) for numbers in seen.values()] == [6, 6, 6]
+
+
+def test_a_race_that_is_over_ends_when_all_orders_have_come_alike():
+    asked = []
+    seen = alternate(100, {"a": int, "b": int}, lambda done: asked.append(done) or done == 4)
+    assert asked == [2, 4]
+    assert [len(numbers) for numbers in seen.values()] == [4, 4]
+
+
+def test_a_race_says_how_far_it_is_and_is_over_at_its_limit(capsys, monkeypatch):
+    monkeypatch.setattr(by_hand.time, "monotonic", lambda: 151.0)
+    monkeypatch.setattr(by_hand.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(by_hand.dist, "broadcast", lambda tensor, rank: None)
+    assert by_hand._is_over("tp2", 160, 150, [0.0, 0.0], 60)
+    assert capsys.readouterr().err == "\ntp2: 60 of 160 rounds, 151 s "
+    assert not by_hand._is_over("tp2", 160, 150, [100.0, 145.0], 60)
+    assert capsys.readouterr().err == ""
 
 
 def test_of_the_training_steps_whose_page_is_timed_every_record_is_read(tmp_path):

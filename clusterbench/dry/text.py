@@ -37,6 +37,7 @@ def dry_text(
     places: Mapping[int, str],
     memory_gb: float,
     card: Accelerator | None = None,
+    rank_order: str = "megatron",
 ) -> str:
     """All that a person reads.
 
@@ -53,7 +54,7 @@ def dry_text(
     unit = "GB" if fullest.memory["total"] >= 1e9 else "MB"
     lines = [*_verdict(fullest, places, memory_gb)]
     if memory_gb and fullest.memory["total"] > CLOSE * memory_gb * 1e9:
-        lines += [*_what_would_fit(job, every, fullest, memory_gb)]
+        lines += [*_what_would_fit(job, every, _fullest_of_stages(ranks, job, rank_order), memory_gb)]
     lines += [f"{what}." for what in dict.fromkeys(what for each in ranks for what in each.left_out)]
     for each in ranks:
         lines += ["", *_of_rank(each, places[each.rank], unit)]
@@ -71,33 +72,44 @@ def _verdict(fullest: DryRank, places: Mapping[int, str], memory_gb: float) -> I
     yield f"{which} of {memory_gb:g} GB: {fit_words(needed * 1e9, memory_gb * 1e9)}."
 
 
+def _fullest_of_stages(ranks: Sequence[DryRank], job: TrainingJob, rank_order: str) -> Mapping[int, int]:
+    """Bytes of the fullest of these ranks of each stage of the pipeline."""
+    most = dict[int, int]()
+    for each in ranks:
+        stage = job.layout.coordinates(each.rank, rank_order)["pp"]
+        most[stage] = max(each.memory["total"], most.get(stage, 0))
+    return most
+
+
 def _what_would_fit(
-    job: TrainingJob, every: Sequence[Parallelism], fullest: DryRank, memory_gb: float
+    job: TrainingJob, every: Sequence[Parallelism], of_stages: Mapping[int, int], memory_gb: float
 ) -> Iterator[str]:
     from clusterbench.dry.advice import changes
 
-    now = _formula(job, every)
-    found = []
+    now = {stage: _formula(job, every, stage) for stage in of_stages}
+    found = dict[str, str]()
     for change, changed_job, changed in changes(job, every):
-        needed = fullest.memory["total"] - now + _formula(changed_job, changed)
+        needed = max(
+            measured - now[stage] + _formula(changed_job, changed, stage) for stage, measured in of_stages.items()
+        )
         if needed <= CLOSE * memory_gb * 1e9:
-            found.append((needed, change))
+            option = change.partition(" ")[0]
+            found.setdefault(option, f"  {change}: about {needed / 1e9:.1f} GB")
     if not found:
         yield (
             "No single change makes it fit: none of recomputation, ZeRO, offload, sequence parallelism, "
-            "micro_batch_size, loss_chunks and precision."
+            "micro_batch_size, loss_chunks, gradient_dtype and precision."
         )
         return
     yield "By formula, to be dry-run, it fits with:"
-    for needed, change in found:
-        yield f"  {change}: about {needed / 1e9:.1f} GB"
+    yield from found.values()
 
 
-def _formula(job: TrainingJob, every: Sequence[Parallelism]) -> float:
-    """Bytes of the fullest stage, by the formulas."""
+def _formula(job: TrainingJob, every: Sequence[Parallelism], stage: int) -> float:
+    """Bytes on the card of a rank of a stage, by the formulas."""
     active = active_in(job.layout, every)
-    stages = [part_of(job, active, stage) for stage in range(job.layout.pp)]
-    return max(fullest_moment(active, each).held - _on_host(active, each) for each in stages)
+    part = part_of(job, active, stage)
+    return fullest_moment(active, part).held - _on_host(active, part)
 
 
 def _on_host(active: Sequence[Parallelism], job: TrainingJob) -> float:

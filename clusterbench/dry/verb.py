@@ -76,7 +76,7 @@ class AskedDryRun:
         kept += "" if job.gradient_dtype == WIDE else f", {job.gradient_dtype} gradients"
         return (
             f"{job.layout} of {job.shape.name}, {job.dtype}{kept}, seq_len {job.seq_len}; {job.equation}\n"
-            f"{dry_text(done, job, self.every, places, memory_gb, card)}"
+            f"{dry_text(done, job, self.every, places, memory_gb, card, self.rank_order)}"
         )
 
     @property

@@ -86,7 +86,7 @@ IN_ORDER = (
 )
 """What follows the backward of routed experts, where a layer has it."""
 
-OF_FORWARD = 4
+OF_FORWARD = 5
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
 OF_THE_LOSS = (
@@ -332,12 +332,15 @@ def moments_of_backward(
     walk.mark("the end of forward", _gathered_last(sharding) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
     walk.mark("the end of the last layer", _at_end_of_layers(job, sharding, forward, expert_parts))
+    beside = without_loss if sharding is None else _at_last_product(job, sharding, forward, again)
+    walk.mark("the last product of a layer", beside)  # of plain weights computing it again takes more
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
+    in_norm = _in_last_norm(job, residual) + _fetched(walk, sharding)
     if "loss.parts" in forward:
-        _loss_in_chunks(walk, forward, weights)
+        _loss_in_chunks(walk, forward, weights, in_norm)
     elif job.has_head:
-        _loss_and_head(walk, job, forward, weights)
+        _loss_and_head(walk, job, forward, weights, in_norm)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
     _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts, attention_buffers), sharding)
     if job.embeds:
@@ -381,6 +384,22 @@ def _at_end_of_layers(
     """What is beside all that is kept, less what comes behind the layers; of a stage without a head nothing does."""
     there = before_loss(job, forward, expert_parts, messages=True) - sum(forward.values())
     return _gathered_last(sharding) + there * job.has_head
+
+
+def _at_last_product(
+    job: TrainingJob, sharding: Sharding, forward: Mapping[str, float], again: Mapping[str, float]
+) -> float:
+    """What the last feed-forward multiplies, and what that was made of, less what comes behind the layers.
+
+    Of a layer that will be computed again nothing else has it; what was gathered last is there twice only now.
+    """
+    residual = job.residual_tokens * job.shape.hidden_size * job.compute_bytes
+    passing = residual + sum(
+        again.get(f"layer.feed_forward.{name}", 0.0) * (f"layer.feed_forward.{name}" not in forward)
+        for name in ("input", "silu", "up", "product")
+    )
+    behind = sum(size for name, size in forward.items() if not name.startswith("layer."))
+    return _gathered_last(sharding) + passing - behind
 
 
 def _embedding(walk: Backward, job: TrainingJob, table: Weight, residual: float) -> None:
@@ -436,8 +455,15 @@ def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: 
     walk.cast(when, table)
 
 
+def _fetched(walk: Backward, sharding: Sharding | None) -> float:
+    """The last layer's weights on their way, which FSDP gathers again when backward begins."""
+    if sharding is None or not sharding.frees or (sharding.by_stage and walk.adds_up):
+        return 0.0
+    return sum(group.gathered for group in sharding.layer)
+
+
 def _loss_and_head(
-    walk: Backward, job: TrainingJob, forward: Mapping[str, float], weights: Mapping[str, Weight]
+    walk: Backward, job: TrainingJob, forward: Mapping[str, float], weights: Mapping[str, Weight], in_norm: float
 ) -> None:
     softmax, logits = forward["loss.log_softmax"], forward["loss.logits"]
     is_split = "loss.shifted" in forward
@@ -452,10 +478,13 @@ def _loss_and_head(
     walk.operator(_sized("backward of head", inside, sizes, {"head.weight": head}), casts=not _waits(job, walk.adds_up))
     if _waits(job, walk.adds_up):
         _widened(walk, "backward of head", head)
+    walk.mark("backward of the norm", in_norm)
     walk.alive -= forward["norm.input"] + forward["norm.rstd"]
 
 
-def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mapping[str, Weight]) -> None:
+def _loss_in_chunks(
+    walk: Backward, forward: Mapping[str, float], weights: Mapping[str, Weight], in_norm: float
+) -> None:
     """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
     head = weights.get("head.weight") or weights["embedding.weight"]
     made = forward["loss.head_gradient"]
@@ -466,7 +495,9 @@ def _loss_in_chunks(walk: Backward, forward: Mapping[str, float], weights: Mappi
     stays = head.sharded or not walk.adds_up or "head.weight" not in weights
     walk.alive += becomes * stays - made
     walk.mark("backward of the norm", forward["head.input"])
-    walk.alive -= forward["loss.input_gradient"] + forward["norm.input"] + forward["norm.rstd"]
+    walk.alive -= forward["loss.input_gradient"]
+    walk.mark("backward of the norm", in_norm)
+    walk.alive -= forward["norm.input"] + forward["norm.rstd"]
 
 
 def _layers(walk: Backward, job: TrainingJob, layer: _OneLayer, sharding: Sharding | None) -> None:
@@ -575,6 +606,11 @@ def _in_norm(job: TrainingJob) -> float:
     """
     streams = 3 + (job.compute_bytes < 4) if job.device == "cpu" else 0
     return float(streams * job.residual_tokens * job.shape.hidden_size * max(4, job.compute_bytes))
+
+
+def _in_last_norm(job: TrainingJob, residual: float) -> float:
+    """The same of the norm behind the layers, where no gradient of the stream is there yet: with that which comes."""
+    return _in_norm(job) + residual * (job.device == "cpu" and job.compute_bytes >= 4)
 
 
 def _layer(walk: Backward, layer: _OneLayer, sharding: Sharding | None, is_last: bool) -> None:

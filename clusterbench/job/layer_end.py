@@ -70,6 +70,14 @@ def before_loss(job: TrainingJob, held: Mapping[str, float], parts: int, message
     return of_layers + at_layer_end(job, held, makes_input, parts, messages)
 
 
+def at_last_norm(job: TrainingJob, held: Mapping[str, float]) -> float:
+    """Bytes when the norm behind all layers is through on a CPU: what it rounds and the stream are there beside it."""
+    if job.device == "cuda" or job.compute_bytes >= 4 or job.layout.sp or not job.has_head:
+        return 0.0
+    own = sum(size for name, size in held.items() if name.startswith(("layer.", "norm.", "head.")))
+    return own + residual_bytes(job) * (1 + 4 / job.compute_bytes)
+
+
 def _cut_product(job: TrainingJob) -> float:
     """Bytes beside what is kept while +sp cuts the last product of a layer.
 

@@ -29,7 +29,7 @@ from clusterbench.job import (
     one_of_each,
     weight_shapes,
 )
-from clusterbench.job.layer_end import before_loss
+from clusterbench.job.layer_end import at_last_norm, before_loss
 from clusterbench.layout import SHARD, ParallelLayout
 from clusterbench.options import options_of
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark
@@ -741,7 +741,7 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
             sum(size for name, size in moment.items() if name not in _gradients_among(active, job, behind_loss=at > 0))
             for at, moment in enumerate(moments)
         ]
-        held.append(before_loss(job, moments[0], parts))
+        held += [before_loss(job, moments[0], parts), at_last_norm(job, moments[0])]
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
 

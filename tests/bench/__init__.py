@@ -49,10 +49,18 @@ def at_most(name: str, value: float, unit: str, target: float, note: str = "") -
     return Result(name, value, unit, target, "within" if value <= target else "missed", note)
 
 
-def alternate(rounds: int, contenders: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """What each contender returned in each round; all orders come in turn: none always runs behind the same other."""
+def alternate(
+    rounds: int, contenders: Mapping[str, Callable[[], T]], is_enough: Callable[[int], bool] = lambda done: False
+) -> dict[str, list[T]]:
+    """What each contender returned in each round; all orders come in turn: none always runs behind the same other.
+
+    When all orders have come once more, ``is_enough`` is asked with the rounds so far, and may end it.
+    """
     returned: dict[str, list[T]] = {name: [] for name in contenders}
-    for order in islice(cycle(permutations(contenders)), rounds):
+    orders = list(permutations(contenders))
+    for done, order in enumerate(islice(cycle(orders), rounds)):
+        if done and done % len(orders) == 0 and is_enough(done):
+            break
         for name in order:
             returned[name].append(contenders[name]())
     return returned

@@ -40,6 +40,10 @@ SHAPES: Mapping[str, ModelShape] = {
     "tied": replace(named_shape("llama-tiny"), vocab_size=8192, tied_embeddings=True),
     "shared": named_shape("moe-shared-tiny"),
     "eight": replace(named_shape("mixtral-8x7b"), vocab_size=2048),
+    "few": replace(named_shape("llama-tiny"), hidden_size=256, head_dim=8, ffn_hidden_size=512, vocab_size=32),
+    "wide": replace(
+        named_shape("llama-tiny"), hidden_size=64, num_kv_heads=8, head_dim=8, ffn_hidden_size=4096, vocab_size=256
+    ),
     "many": replace(named_shape("moe-tiny"), num_experts=16, experts_per_token=8, ffn_hidden_size=48, vocab_size=128),
 }
 DEEP_ONLY: Mapping[str, str] = {"dense": "tied", "moe": "shared"}

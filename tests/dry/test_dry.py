@@ -121,19 +121,55 @@ def test_changes_are_only_those_that_are_possible() -> None:
     job = make_job("dp2-tp2", shape="llama-8b", seq_len=4096, dtype="bfloat16")
     found = [change for change, _, _ in changes(job, from_options({}))]
     recomputed = ["recompute selective", "recompute full"]
-    of_precision = "precision bfloat16_moments"
-    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", *recomputed, of_precision]
+    of_precision = ["gradient_dtype bfloat16", "precision bfloat16_moments", "precision pure_bfloat16"]
+    assert found == ["+sp", "+zero1", "+zero2", "+zero3", "micro_batch_size 1", *recomputed, *of_precision]
     alone = make_job("tp1", micro_batch_size=1)
     others = [change for change, _, _ in changes(alone, from_options({"recompute": "full"}))]
     assert others == ["recompute selective", "loss_chunks 8"]
+
+
+def test_every_value_that_may_help_is_tried() -> None:
+    """Half of a micro-batch, eight chunks and narrow moments alone were; it was said that no other would do."""
+    job = make_job("tp1", shape="llama-8b", seq_len=4095, dtype="bfloat16", micro_batch_size=9, global_batch_size=9)
+    job = replace(job, precision="bfloat16_moments", gradient_dtype="bfloat16")
+    found = {change: changed for change, changed, _ in changes(job, from_options({}))}
+    assert [name for name in found if "micro" in name or "chunks" in name] == [
+        "micro_batch_size 3",
+        "micro_batch_size 1",
+        "loss_chunks 9",
+        "loss_chunks 65",
+        "loss_chunks 567",
+    ]
+    assert found["precision pure_bfloat16"].gradient_dtype == "float32"  # there it would change nothing
+
+
+def test_states_in_bfloat16_are_advised_where_nothing_less_fits() -> None:
+    """8B with 1,024 tokens on 80 GB was said to fit by no single change; dry-run it needs 64.3 GB."""
+    job = make_job("tp1", shape="llama-8b", seq_len=1024, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=1)
+    rank = replace(RANK, rank=0, memory={**RANK.memory, "total": 145_596_000_000})
+    lines = dry_text([rank], job, from_options({}), {0: "any"}, 80).splitlines()
+    assert lines[1:4] == ["By formula, to be dry-run, it fits with:", "  precision pure_bfloat16: about 64.2 GB", ""]
+
+
+def test_what_fits_is_about_the_stages_that_were_run() -> None:
+    """Stage 3 of 4, which needs 47.9 GB where stage 0 needs 60.0: it was said to need 31.5 when recomputed."""
+    job = make_job("pp4-tp8+sp", shape="llama-70b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=4)
+    last = replace(RANK, rank=24, memory={**RANK.memory, "total": 47_916_000_000})
+    said = dry_text([last], job, from_options({}), {24: "any"}, 50)
+    assert "  recompute full: about 42.3 GB" in said
+    first = replace(RANK, rank=0, memory={**RANK.memory, "total": 60_028_000_000})
+    both = dry_text([first, last], job, from_options({}), {0: "any", 24: "any"}, 50)
+    assert "  recompute full: about 43.6 GB" in both
 
 
 def test_narrower_moments_are_advised_where_states_are_too_much() -> None:
     """8B on one H200 was said to fit by no change: with moments in bfloat16 it needs 113.5 GB, and fits."""
     job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16", device="cuda")
     job = replace(job, micro_batch_size=1, global_batch_size=1)
-    rank = replace(RANK, memory={**RANK.memory, "total": 145_598_000_000})
-    assert "  precision bfloat16_moments: about 113.5 GB\n" in dry_text([rank], job, from_options({}), {3: "any"}, 141)
+    rank = replace(RANK, rank=0, memory={**RANK.memory, "total": 145_598_000_000})
+    assert "  precision bfloat16_moments: about 113.5 GB\n" in dry_text([rank], job, from_options({}), {0: "any"}, 141)
 
 
 @pytest.mark.parametrize(
