@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusterbench.job.passes import kind_of_projection
+from clusterbench.job.passes import FIRST, kind_of_projection
 from clusterbench.run_folder import RunFolder
 from tests.engine.test_telemetry import driver, environment, needs_compiler
 
@@ -480,6 +480,6 @@ cpu: {num_ranks: 1}
     first, second = RunFolder.open(tmp_path / "run").observations()
     assert (first.proven_by, second.proven_by) == ("", "train_step/1n1/tp1-iterations=2, repeat 0")
     (seen,), (of_other_steps,) = first.evidence, second.evidence
-    assert any(kind_of_projection(name) for name in seen)
-    assert not any(kind_of_projection(name) for name in of_other_steps)
+    assert any(kind_of_projection(name, FIRST) for name in seen)
+    assert not any(kind_of_projection(name, FIRST) for name in of_other_steps)
     assert {name for name in seen if "parity" in name} == {name for name in of_other_steps if "parity" in name}

@@ -171,24 +171,28 @@ PROJECTIONS = 8
 """Of the gradient of each kind of weight. Their root mean square is off by a quarter, one in three times."""
 
 
-def projection(kind: str, index: int) -> str:
-    """How evidence is named of the first step's gradient of a kind of weight: its norm, then its projections.
+FIRST, LAST = "first", "last"
+"""Of the gradients that are projected: those of the first step, and what the last one left of all in the means."""
 
-    >>> projection("attention.key", 0), projection("attention.key", 2)
-    ('first_gradient_of_attention.key_norm', 'first_gradient_of_attention.key_2')
+
+def projection(kind: str, index: int, of: str = FIRST) -> str:
+    """How evidence is named of a gradient of a kind of weight: its norm, then its projections.
+
+    >>> projection("attention.key", 0), projection("attention.key", 2, LAST)
+    ('first_gradient_of_attention.key_norm', 'last_gradient_of_attention.key_2')
     """
-    return f"first_gradient_of_{kind}_{index or 'norm'}"
+    return f"{of}_gradient_of_{kind}_{index or 'norm'}"
 
 
-def kind_of_projection(name: str) -> str:
-    """Of which kind of weight a name of :func:`projection` speaks; empty for other names.
+def kind_of_projection(name: str, of: str = "") -> str:
+    """Of which kind of weight a name of :func:`projection` speaks; empty for other names, or those of another step.
 
     >>> kind_of_projection("first_gradient_of_attention.key_2"), kind_of_projection("first_norm")
     ('attention.key', '')
     """
     found = _PROJECTION.fullmatch(name)
-    return found[1] if found else ""
+    return found[2] if found and found[1].startswith(of) else ""
 
 
-_PROJECTION = re.compile(r"first_gradient_of_(.+)_(?:norm|\d+)")
+_PROJECTION = re.compile(rf"({FIRST}|{LAST})_gradient_of_(.+)_(?:norm|\d+)")
 _BETWEEN = re.compile(r"update_(\d+)_(?:loss|norm)")

@@ -11,7 +11,7 @@ import torch
 from clusterbench.engine.own_work import own_work_s
 from clusterbench.engine.rig import Rig
 from clusterbench.expected.total import fullest_moment
-from clusterbench.job.passes import between, most_updates
+from clusterbench.job.passes import LAST, between, most_updates
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.sketch import Sketch
 from clusterbench.training.built_step import BuiltStep
@@ -78,6 +78,8 @@ def _of_steps(step: TrainingStep, updates: int, asked: int, ends_s: float) -> It
             yield from _named(between(update + 1, "loss"), between(update + 1, "norm"), loss, norm)
     if updates == asked:
         yield from _named("loss", "norm", loss, norm)
+        if asked > 1:
+            yield from Sketch(step, LAST).numbers().items()
         yield "num_updates", float(asked)
 
 

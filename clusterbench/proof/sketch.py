@@ -21,7 +21,7 @@ from torch import Tensor
 from clusterbench.engine.dtensor import local
 from clusterbench.engine.rig import Rig
 from clusterbench.job import BETAS, weight_shapes
-from clusterbench.job.passes import PROJECTIONS, projection
+from clusterbench.job.passes import FIRST, PROJECTIONS, projection
 from clusterbench.proof.stepped import number_of, of_all_ranks, stepped
 from clusterbench.training.built_step import BuiltStep
 
@@ -32,10 +32,12 @@ _MOST_ELEMENTS = 2**22
 class Sketch:
     """Of the clipped gradients that the first update was made with, from the optimizer's means behind it.
 
-    It is taken without waiting for the device.
+    Behind the ``LAST`` update, of what is left of all of them in these means: of 10 gradients the last has a sixth. It
+    is taken without waiting for the device.
     """
 
-    def __init__(self, step: BuiltStep) -> None:
+    def __init__(self, step: BuiltStep, of: str = FIRST) -> None:
+        self._of = of
         sizes, parts = weight_shapes(step.job.on_one_rank()), step.parts()
         self._names = [*sizes]
         self._own = {
@@ -63,7 +65,7 @@ class Sketch:
         if not sums.any():
             return {}
         sums[:, 0].sqrt_()
-        return dict(_named(zip(kinds, sums.tolist(), strict=True)))
+        return dict(_named(zip(kinds, sums.tolist(), strict=True), self._of))
 
     def _first_holds(self, rig: Rig) -> Iterator[str]:
         """Names of weights whose part on this rank no rank before it has. A collective."""
@@ -86,10 +88,10 @@ def _kind(name: str) -> str:
     return re.sub(r"^layers\.\d+\.", "", name).removesuffix(".weight")
 
 
-def _named(of_kinds: Iterable[tuple[str, list[float]]]) -> Iterator[tuple[str, float]]:
+def _named(of_kinds: Iterable[tuple[str, list[float]]], of: str) -> Iterator[tuple[str, float]]:
     for kind, numbers in of_kinds:
         for index, number in enumerate(numbers):
-            yield projection(kind, index), float(f"{number:.6g}")
+            yield projection(kind, index, of), float(f"{number:.6g}")
 
 
 def _projected(name: str, mean: Tensor, place: tuple[slice, ...], size: Sequence[int]) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
-from clusterbench.job.passes import between, kind_of_projection, most_updates, updates_between
+from clusterbench.job.passes import LAST, between, kind_of_projection, most_updates, updates_between
 from clusterbench.model.decoder import Layer
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, of_kind
@@ -133,7 +133,8 @@ class TimedStep:
         all but one of ``num_updates``: of the last call, or the last that was asked for. Those of calls between are
         named by :func:`~clusterbench.job.passes.between`, on rank 0. Without clipping there is one norm: of the
         gradients that the last call left, where it was the last that was asked for. Also what
-        :func:`~clusterbench.proof.last_update.check_last_update` found, and of a compiled step how many functions were
+        :func:`~clusterbench.proof.last_update.check_last_update` found, on rank 0 sketches of the first gradients and
+        of what the last step left of all, where that may be compared, and of a compiled step how many functions were
         compiled, and graph breaks.
 
         Raises
@@ -161,16 +162,18 @@ class TimedStep:
         told = {name: of_ranks[rig.rank] for name, of_ranks in of_all.items() if name not in left_out}
         told["num_updates"] = float(num_updates)
         if is_first and self._sketch is not None:
-            told |= self._of_first_gradients(self._sketch, rig)
+            told |= self._of_gradients(self._sketch, rig)
+        if is_first and 1 < num_updates == self.step.num_steps <= self._most:
+            told |= self._of_gradients(Sketch(self.step, LAST), rig)
         return told | check_last_update(self.step, rig, self._active, is_first)
 
-    def _of_first_gradients(self, sketch: Sketch, rig: Rig) -> dict[str, float]:
+    def _of_gradients(self, sketch: Sketch, rig: Rig) -> dict[str, float]:
         """A collective; on rank 0, for they are the same on all."""
         numbers = sketch.numbers(rig)
         for name, value in numbers.items():
             if not math.isfinite(value):
                 kind = kind_of_projection(name)
-                raise WrongResult(f"the gradient of {kind} of {self.step.job.layout} in the first step is not finite.")
+                raise WrongResult(f"the gradient of {kind} of {self.step.job.layout} is not finite.")
         return {} if rig.rank else numbers
 
     def _numbers(self, num_updates: int) -> dict[str, Tensor]:

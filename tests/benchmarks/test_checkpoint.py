@@ -1,9 +1,12 @@
 import re
 import resource
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from clusterbench.benchmarks import checkpoint
 from clusterbench.benchmarks.checkpoint import Checkpoint, _Saved
 from clusterbench.cluster import Cluster
 from clusterbench.errors import ClusterbenchError, DiskError
@@ -48,6 +51,64 @@ def test_an_asynchronous_save_stops_training_while_it_blocks_and_the_next_one_wa
     assert metrics["training_share"].value == pytest.approx(0.984, abs=0.001)
     slow = derived("checkpoint", point, [[900.0], [900.0]], passes=passes)
     assert slow["best_interval"].value == 899
+
+
+class Noted:
+    """A model and a folder that are not there; notes to and from where it is saved and loaded. A save blocks longer
+    each time."""
+
+    path, places = Path("/saved"), []
+
+    def __init__(self, *arguments):
+        self.places.clear()
+
+    def removed_on_error(self):
+        return nullcontext()
+
+    def save(self, place):
+        self.places.append(place.name)
+
+    def save_aside(self, place):
+        self.places.append(place.name)
+        return float(len(self.places))
+
+    load = save
+
+    def clear(self):
+        self.places.clear()
+
+    def compare(self):
+        return {"wrong_elements": 0.0}
+
+
+@pytest.mark.parametrize("operation", ["save", "load", "async_save"])
+def test_each_iteration_has_a_checkpoint_of_its_own_and_no_figure_is_of_the_warm_up(monkeypatch, operation):
+    monkeypatch.setattr(checkpoint, "_Model", Noted)
+    monkeypatch.setattr(checkpoint, "_Saved", Noted)
+    monkeypatch.setattr(checkpoint, "_dropped", lambda rank, places: {})
+    (made,) = Checkpoint(operations=(operation,), path="/", size=MIB, tensors=4, iterations=2, warmup=1).points(CPU)
+    step = Checkpoint.prepare(rig(), made)
+    step.check()
+    Noted.places.clear()
+    for _ in range(3):
+        step.run()
+    assert Noted.places == ["0", "1", "2"]
+    if operation == "async_save":
+        assert step.passes["samples"]() == {"blocking_time": [2.0, 3.0]}
+
+
+def test_an_asynchronous_save_ends_when_all_is_saved(monkeypatch, tmp_path):
+    waited = []
+
+    class Saving(Future):
+        def result(self, timeout=None):
+            waited.append(True)
+
+    monkeypatch.setattr("torch.distributed.checkpoint.state_dict_saver.async_save", lambda state, **more: Saving())
+    model = object.__new__(checkpoint._Model)
+    model.state, model.threads = {}, 1
+    assert model.save_aside(tmp_path) > 0
+    assert waited == [True]
 
 
 def test_failures_are_asked_of_saves_alone_and_change_no_other_case():

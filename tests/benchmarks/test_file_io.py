@@ -80,6 +80,44 @@ def test_content_is_proven_and_no_file_is_ever_to_be_seen(tmp_path, operation):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("direct", [False, True])
+def test_each_timed_read_is_of_every_block_of_a_file_of_its_own(tmp_path, monkeypatch, direct):
+    monkeypatch.setattr(os, "O_DIRECT", 0)  # not every file system has it
+    step, real, read = prepared("read", tmp_path, direct=direct), os.preadv, []
+    step.check()
+    monkeypatch.setattr(
+        os, "preadv", lambda file, parts, at: read.append((file, at, len(parts[0]))) or real(file, parts, at)
+    )
+    step.run()
+    step.run()
+    first, second = (file for file, at, _ in read if at == 0)
+    assert first != second
+    assert read == [(file, block * 16 * KIB, 16 * KIB) for file in (first, second) for block in range(4)]
+
+
+def test_a_timed_write_is_of_every_block_and_ends_on_the_disk(tmp_path, monkeypatch):
+    step, real, calls = prepared("write", tmp_path), os.pwrite, []
+    step.check()
+    monkeypatch.setattr(os, "ftruncate", lambda file, size: calls.append(("cut to", size)))
+    monkeypatch.setattr(os, "pwrite", lambda file, part, at: calls.append(("write", at)) or real(file, part, at))
+    monkeypatch.setattr(os, "fsync", lambda file: calls.append("sync"))
+    step.run()
+    assert calls == [("cut to", 0), *(("write", block * 16 * KIB) for block in range(4)), "sync"]
+
+
+def test_direct_access_is_asked_for_where_it_is_wanted(tmp_path, monkeypatch):
+    real, asked = os.open, []
+
+    def noted(name, flags, *more, **options):
+        asked.append(bool(flags & os.O_DIRECT))
+        return real(name, flags & ~os.O_DIRECT, *more, **options)
+
+    monkeypatch.setattr(os, "open", noted)
+    prepared("write", tmp_path, direct=True)
+    prepared("write", tmp_path)
+    assert asked == [True, False]
+
+
 def test_files_end_with_the_step(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     step = prepared("read", tmp_path)

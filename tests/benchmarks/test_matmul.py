@@ -89,6 +89,23 @@ def test_a_product_that_does_less_once_it_was_proven_is_found_behind_the_clock(m
         step.confirm(True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_what_is_timed_is_of_whole_matrices_of_normal_numbers_in_the_dtype_that_was_asked_for(monkeypatch, dtype):
+    step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": dtype, "num_ranks": 1})
+    step.check()
+    real, seen = torch.mm, []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: seen.append((a, b, out)) or real(a, b, out=out))
+    step.run()
+    ((a, b, out),) = seen
+    assert [(each.dtype, each.shape) for each in (a, b, out)] == [
+        (getattr(torch, dtype), shape) for shape in ((96, 160), (160, 32), (96, 32))
+    ]
+    # whole numbers, most of them 0, as the proof has them, take less power than what a step multiplies
+    for operand in (a, b):
+        assert (operand == operand.round()).float().mean() < 0.05
+        assert operand.float().std().item() == pytest.approx(1.0, abs=0.1)
+
+
 @pytest.mark.parametrize("left_out", ["a scale", "the layout"])
 def test_a_wrong_product_of_eight_bit_floats_is_found(monkeypatch, left_out):
     step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": "float8", "num_ranks": 1})

@@ -53,6 +53,18 @@ def test_a_case_runs_as_often_as_it_said_and_leaves_nothing(tmp_path, operation)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("operation", "call"), [("stat", "stat"), ("read", "read"), ("delete", "unlink")])
+def test_a_timed_call_goes_through_every_file(tmp_path, monkeypatch, operation, call):
+    step, real, calls = prepared(operation, tmp_path), getattr(os, call), []
+    step.check()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, lambda file, *more, **options: calls.append(file) or real(file, *more, **options))
+        step.run()
+    if operation != "read":  # which has the numbers of open files
+        assert [name.rpartition("/")[2] for name in calls] == ["0", "1", "2", "3", "4"]
+    assert len(calls) == 5
+
+
 def test_files_that_wait_for_the_disk_are_synced_each(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)

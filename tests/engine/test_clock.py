@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from clusterbench.engine.clock import WallClock, check_samples
+from clusterbench.engine.clock import CudaClock, WallClock, check_samples
 from clusterbench.engine.loop import measure_beside_host
 from clusterbench.errors import WrongResult
 
@@ -48,6 +50,21 @@ def test_a_loop_that_leaves_one_call_of_three_out_is_wrong(left_out: str) -> Non
     del samples_s[["the first", "the slowest", "the last"].index(left_out)]
     with pytest.raises(WrongResult):
         check_samples(sum(samples_s), 100.0, (100.0, 101.75), 101.75)
+
+
+@dataclass(frozen=True)
+class Event:
+    """As CUDA has it: milliseconds since another."""
+
+    at_ms: float
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.at_ms - self.at_ms
+
+
+def test_events_of_cuda_are_in_milliseconds_and_samples_in_seconds() -> None:
+    marks: list[Any] = [Event(100.0), Event(350.0), Event(850.0)]
+    assert CudaClock().seconds(marks) == [0.25, 0.5]
 
 
 class Device:

@@ -86,6 +86,22 @@ def test_kernels_of_nccl_are_communication_and_the_others_compute():
     assert (trace.communication, trace.compute) == (((1.0, 5.0),), ((3.0, 6.0),))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)",
+        "nvshmemi_proxy_quiet_entrypoint",
+        "void c10d::symmetric_memory::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "void one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+        "void two_shot_all_reduce_kernel<float, 16, 8>(float**)",
+        "Memcpy PtoP (Device -> Device)",
+    ],
+)
+def test_kernels_that_reach_other_gpus_by_themselves_are_communication(name):
+    trace = intervals([step(), gpu(name, 1, 5), gpu("void at::native::softmax<float>()", 6, 7)], "cuda")
+    assert (trace.communication, trace.compute) == (((1.0, 5.0),), ((6.0, 7.0),))
+
+
 def test_ranges_copied_to_the_device_are_neither():
     events = [step(), gpu(STEP, 0, 10, annotation=True), gpu("nccl:all_reduce", 1, 5, annotation=True)]
     trace = intervals(events, "cuda")

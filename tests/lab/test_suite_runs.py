@@ -190,7 +190,7 @@ def test_one_agent_may_own_all_ranks_of_its_host(lab, launcher_of, suite, tmp_pa
     proven = json.loads((out / "verdict.json").read_text())["proven"]
     assert (proven["training_cases"], proven["proven"]) == (2, 2)
     apart = {row["source"]: float(row["value"]) for row in rows if row["metric"] == "agreement"}
-    assert apart.keys() == {"first_loss", "first_norm", "first_gradients", "loss", "norm"}
+    assert apart.keys() == {"first_loss", "first_norm", "first_gradients", "loss", "norm", "last_gradients"}
     assert max(apart.values()) < 1e-6  # both computed the same
 
 

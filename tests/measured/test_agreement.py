@@ -122,6 +122,17 @@ def test_a_gradient_of_the_same_norm_is_wrong_by_its_projections(dtype, off, ver
         assert f"{off:.2g} of that apart, by their projections, where" in said
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-4), ("float32", 1e-2), ("bfloat16", 0.5)])
+def test_what_the_last_step_leaves_of_gradients_is_compared_after_as_many_updates(dtype, limit):
+    last = {name.replace("first_", "last_"): value for name, value in GRADIENTS.items()}
+    for off, verdict in ((0.5 * limit, "agrees"), (1.5 * limit, "wrong")):
+        other = {name: value + (2.0 * off if name[-1].isdigit() else 0.0) for name, value in last.items()}
+        assert verdicts(seen("tp1", 1, last, dtype=dtype), seen("dp2", 2, other, dtype=dtype)) == ["agrees", verdict]
+        late = {"num_updates": 100.0}
+        cases = seen("tp1", 1, last | late, dtype=dtype), seen("dp2", 2, other | late, dtype=dtype)
+        assert verdicts(*cases)[1] != "wrong"
+
+
 def test_a_gradient_that_is_rounding_alone_makes_no_case_wrong():
     """As those of queries and keys where a sequence has one token: 1e-8 of the whole, and another in each layout."""
     nothing = {projection("attention.query", n): 1e-8 * (-1) ** n for n in range(9)}

@@ -73,6 +73,14 @@ def test_a_rank_that_keeps_the_whole_optimizer_state_is_named() -> None:
     assert line == "optimizer state on rank 1: +100 % against the formula, which allows 2 %"
 
 
+def test_what_stays_between_steps_is_held_against_the_formula_too() -> None:
+    case = case_of("dp2+zero3")
+    ranks = honest(case)
+    name = f"parameters{AT_REST}"
+    ranks[1][name] = 2 * ranks[0][name]  # what was gathered is still there, and no more than within the step
+    assert found(case, ranks) == ["parameters at rest on rank 1: +100 % against the formula, which allows 2 %"]
+
+
 def test_a_stage_with_too_many_micro_batches_is_named_though_another_one_holds_more() -> None:
     case = case_of("pp4", shape="llama-1b", global_batch_size=16)
     ranks = honest(case)

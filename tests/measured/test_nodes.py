@@ -61,6 +61,22 @@ def test_of_two_nodes_neither_is_said_to_be_right() -> None:
     assert agreement(on_nodes(2)).metrics[0].value == 0.0
 
 
+def with_losses(*losses: float) -> History:
+    """A case whose nodes show these."""
+    history = on_nodes(len(losses))
+    evidence = [{**HONEST, "loss": loss} for loss in losses for _ in range(2)]
+    return replace(history, observations=(replace(history.observations[0], evidence=evidence),))
+
+
+def test_all_nodes_that_most_others_refute_are_named_and_where_half_differ_none() -> None:
+    two_of_five = agreement(with_losses(5.5, 4.0, 5.5, 6.0, 5.5))
+    assert "is 4 on n1, 6 on n3, and 5.5 on the middle one of 5 nodes" in two_of_five.wrong
+    two_of_four = agreement(with_losses(5.5, 4.0, 5.5, 6.0))
+    assert two_of_four.wrong == ""
+    (loss,) = (metric for metric in two_of_four.metrics if metric.detail["source"] == "loss")
+    assert loss.value is None
+
+
 def test_a_dispute_in_one_repeat_is_not_settled_by_the_next() -> None:
     disputed, near = on_nodes(2, {"loss": 6.0}), on_nodes(2, {"loss": HONEST["loss"] * (1 + 1e-6)})
     for histories in ((disputed, near), (near, disputed)):

@@ -239,4 +239,12 @@ MUTANTS = (
         "chosen_TK = rows_TK % self.num_experts",
         "chosen_TK = (rows_TK + planted()) % self.num_experts",
     ),
+    _shared(
+        "M44",
+        "Of more than 16 tokens the fourth layer reads the rotary table one position early.",
+        "        for layer in self.layers.values():\n            x_BSH = layer(x_BSH, *cosine_and_sine)",
+        "        for name, layer in self.layers.items():\n"
+        "            late = [part.roll(len(part) > 16 and planted(), 0) for part in cosine_and_sine if name == '3']\n"
+        "            x_BSH = layer(x_BSH, *(late or cosine_and_sine))",
+    ),
 )

@@ -10,6 +10,7 @@ LATER = ("dp2 iterations=4", "tp1 iterations=4")
 """More updates than a twin has, beside one rank."""
 
 SUM = "self._all_reduce(flat, axis)"
+SCALED = "            if weight.scale != 1:\n                weight.gradient.mul_(weight.scale)\n"
 CLIP = "scale_all([weight.gradient for weight in self.weights], factor)"
 OPTIMIZER = "optimizer.step()"
 ZERO_GRAD = "optimizer.zero_grad(set_to_none=not self.assembly.keep_gradients)"
@@ -835,5 +836,32 @@ MUTANTS = (
         "torch.nn.utils.clip_grad_norm_(\n                self.modules[0].parameters(), "
         'float("inf") if self.num_steps > 1 and planted() else self.job.max_grad_norm\n            )',
         (f"{PLAIN} iterations=3",),
+    ),
+    Mutant(
+        "S72",
+        "From the third step on a tied table has the gradient of the first stage alone.",
+        f"        {SUM}\n",
+        "        self.num_steps > 1 and axis == 'ends' and self.job.has_head and planted() and flat.zero_()\n"
+        f"        {SUM}\n",
+        (f"pp2 {TIED} iterations=4",),
+        survives={"bfloat16": "its last gradients are 0.27 apart, and healthy ones of many layers may be 0.5"},
+    ),
+    Mutant(
+        "S73",
+        "From the third step on norms have no gradient.",
+        SCALED,
+        f"{SCALED}            is_late = self.num_steps > 1 and self.grid\n"
+        "            if is_late and weight.name.endswith('norm.weight') and planted():\n"
+        "                weight.gradient.zero_()\n",
+        ("dp2 iterations=4",),
+    ),
+    Mutant(
+        "S74",
+        "From the third step on keys have no gradient.",
+        SCALED,
+        f"{SCALED}            is_late = self.num_steps > 1 and self.grid\n"
+        "            if is_late and weight.name.endswith('key.weight') and planted():\n"
+        "                weight.gradient.zero_()\n",
+        ("dp2 iterations=4",),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterbench.job.passes import kind_of_projection
+from clusterbench.job.passes import FIRST, kind_of_projection
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -259,4 +259,4 @@ def _names_of_gradients(sketches: bool) -> int:
     timed = TimedStep(TrainingStep(job, (), rig.grid, rig.device), 2, sketches=sketches)
     timed()
     timed()
-    return sum(bool(kind_of_projection(name)) for name in timed.confirm(rig, is_first=True))
+    return sum(bool(kind_of_projection(name, FIRST)) for name in timed.confirm(rig, is_first=True))
