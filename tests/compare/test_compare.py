@@ -62,7 +62,7 @@ class Declared(Planted):
 @pytest.fixture(autouse=True)
 def _planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "example" not in request.fixturenames:  # examples are of real benchmarks
-        for module in ("derive", "compare.figures"):
+        for module in ("derive", "derive.figures", "derive.rows_of_cases", "compare.figures"):
             monkeypatch.setattr(f"clusterbench.{module}.benchmarks", lambda: {"planted": Declared})
 
 

@@ -28,7 +28,12 @@ class Declared(Planted):
 
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("clusterbench.derive", "clusterbench.trend"):
+    for module in (
+        "clusterbench.derive",
+        "clusterbench.derive.figures",
+        "clusterbench.derive.rows_of_cases",
+        "clusterbench.trend",
+    ):
         monkeypatch.setattr(f"{module}.benchmarks", lambda: {"planted": Declared})
 
 
