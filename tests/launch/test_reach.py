@@ -39,8 +39,8 @@ class Plane:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Any address can be listened on, and nobody tries for long."""
-    monkeypatch.setattr(reach, "SECONDS_TO_REACH", 0.05)
-    monkeypatch.setattr(reach, "SECONDS_OF_AN_ANSWER", 0.02)
+    monkeypatch.setattr(reach, "SECONDS_TO_REACH", 0.5)
+    monkeypatch.setattr(reach, "SECONDS_OF_AN_ANSWER", 0.2)
     monkeypatch.setattr(reach, "SECONDS_BETWEEN_TRIES", 0.01)
     really = socket.create_server
     monkeypatch.setattr(socket, "create_server", lambda address, **how: really(("127.0.0.1", address[1]), **how))
@@ -79,7 +79,7 @@ def test_the_first_network_is_taken_where_all_reach_the_head_over_it(capfd):
 def test_one_that_leads_nowhere_is_passed_over_and_said(capfd):
     assert chosen(Plane(2, on(NETWORK)), allocation("a", "b")) == {"a": f"{NETWORK}.1", "b": f"{NETWORK}.2"}
     assert capfd.readouterr().err == (
-        f"warning: b does not reach {DEAD}.1 of a (fab0) within 0.05 s: timed out\n"
+        f"warning: b does not reach {DEAD}.1 of a (fab0) within 0.5 s: timed out\n"
         f"warning: ranks talk over eth0, {NETWORK}.1 of a, which all hosts reach\n"
     )
 
@@ -102,8 +102,8 @@ def test_where_no_network_is_reached_the_run_goes_on_with_the_first_and_says_so(
     """Cases of one host can be measured all the same, and a link may come back."""
     assert chosen(Plane(2, on("none")), allocation("a", "b")) == {"a": f"{DEAD}.1", "b": f"{DEAD}.2"}
     assert capfd.readouterr().err == (
-        f"warning: b does not reach {DEAD}.1 of a (fab0) within 0.05 s: timed out\n"
-        f"warning: b does not reach {NETWORK}.1 of a (eth0) within 0.05 s: timed out\n"
+        f"warning: b does not reach {DEAD}.1 of a (fab0) within 0.5 s: timed out\n"
+        f"warning: b does not reach {NETWORK}.1 of a (eth0) within 0.5 s: timed out\n"
         "warning: no network of these hosts leads to a: ranks on several hosts will not meet unless that changes\n"
     )
 
@@ -112,7 +112,7 @@ def test_one_that_was_asked_for_and_leads_nowhere_is_an_error():
     with pytest.raises(SuiteError) as caught:
         reached_interfaces(Plane(3, on(NETWORK)), allocation("a", "b", "c"), ("a", "b", "c"), "fab0")
     assert str(caught.value) == (
-        f"--interface fab0: b, c do not reach {DEAD}.1 of a over it within 0.05 s: timed out.\n"
+        f"--interface fab0: b, c do not reach {DEAD}.1 of a over it within 0.5 s: timed out.\n"
         f"hint: 'ping {DEAD}.1' on b; without --interface the first network that leads to a is taken"
     )
 
@@ -121,7 +121,7 @@ def test_an_answer_about_another_address_is_none(capfd):
     assert (
         chosen(Plane(2, lambda to, tried: AddressTried(tried.port + 1, "")), allocation("a", "b"))["a"] == f"{DEAD}.1"
     )
-    assert "does not reach 10.88.0.1 of a (fab0) within 0.05 s: its agent did not answer" in capfd.readouterr().err
+    assert "does not reach 10.88.0.1 of a (fab0) within 0.5 s: its agent did not answer" in capfd.readouterr().err
 
 
 def test_who_says_something_else_is_waited_for(capfd):
