@@ -105,8 +105,8 @@ class Straggler(Diagnosis):
         teams: dict[tuple[str, Work, str], list[_Evidence]] = defaultdict(list)
         for run, unit, work, evidence in _gathered(reading):
             teams[unit, work, run].append(evidence)
-        judged = [_Team(work, tuple(cases), unit, run, len(teams)) for (unit, work, run), cases in teams.items()]
-        judged = [team for team in judged if not any(team.is_told_better_by(other) for other in judged)]
+        recorded = [_Team(work, tuple(cases), unit, run, len(teams)) for (unit, work, run), cases in teams.items()]
+        judged = [team for team in recorded if not any(team.is_told_better_by(other) for other in recorded)]
         could = any(history.case.world_size > 1 and history.ran_here for history in reading.histories)
         if not judged and could:
             why = "no case lets ranks work without waiting for each other"
@@ -129,7 +129,7 @@ class Straggler(Diagnosis):
             (
                 *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
                 *(team.without_peers for team in judged if team.alone),
-                *_unrecorded(reading, {(team.run, *team.work[:2]) for team in judged}),
+                *_unrecorded(reading, {(team.run, *team.work[:2]) for team in recorded}),
             ),
             good,
         )

@@ -445,3 +445,9 @@ def pairs_beside_more(slow: float) -> Answer:
 def test_two_ranks_are_not_judged_beside_more_of_them_which_show_how_far_they_are_apart_by_nature() -> None:
     assert pairs_beside_more(0.98).findings == ()
     assert [finding.where for finding in pairs_beside_more(1.4).findings] == ["rank 7 on n1"]
+
+
+def test_of_two_ranks_that_are_not_judged_beside_more_it_is_not_said_that_their_work_is_not_recorded() -> None:
+    said = judged(trained("two", "aa", samples(2)), trained("all", "a" * 8, samples(8)))
+    assert said.healthy == ("8 ranks in train_step: none is slower than its peers (8 % would have shown)",)
+    assert said.not_judged == ()
