@@ -8,17 +8,14 @@ from typing import Any
 import click
 
 from clusterbench.cli.inputs import known_cluster, steps_of
-from clusterbench.cli.options import accept_option, cluster_file_option, gpus_per_node_option, profile_option
+from clusterbench.cli.options import accept_option, of_table_options, profile_option
 from clusterbench.cli.output import add_remark, expect_others, write
 
 
 @click.command(short_help="Learn a machine's rates from a few measured steps.")
 @click.argument("table", type=click.Path(path_type=Path))
 @profile_option
-@click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]")
-@gpus_per_node_option("Where the table does not say.  [default: the card's usual]")
-@click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]")
-@cluster_file_option
+@of_table_options
 @click.option("--rates", type=click.Path(path_type=Path), help="What is known already, such as a probed network.")
 @accept_option
 @click.option(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clusterbench.cli.options import device_option, num_nodes_option, seconds
+from clusterbench.cli.options import device_option, hosts_option, num_nodes_option, seconds
 from clusterbench.cli.output import say
 
 _LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
@@ -38,12 +38,7 @@ _LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
 )
 @device_option
 @num_nodes_option("Take the first N hosts.  [default: all]")
-@click.option(
-    "--hosts",
-    metavar="A,B",
-    callback=lambda _, __, text: tuple(text.split(",")) if text else None,
-    help="Without a launcher: start on these hosts over ssh. With one: take these of its hosts.  [default: all]",
-)
+@hosts_option("Without a launcher: start on these hosts over ssh. With one: take these of its hosts.  [default: all]")
 @click.option("--exclude", metavar="A,B|FILE", help="Leave these hosts out.")
 @click.option("--launch", metavar="COMMAND", help="Start this launcher ('mpirun -n 2 -host a,b') on hosts that answer.")
 @click.option("--not-reached", multiple=True, hidden=True)

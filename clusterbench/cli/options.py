@@ -45,6 +45,15 @@ def global_batch_size_option(words: str) -> Callable[[Command], Command]:
     return click.option("--global-batch-size", type=click.IntRange(1, 2**24), help=words)
 
 
+def hosts_option(words: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--hosts",
+        metavar="A,B",
+        callback=lambda _, __, text: tuple(text.split(",")) if text else None,
+        help=words,
+    )
+
+
 device_option = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="What computes.  [default: cuda where there are GPUs]"
 )
@@ -103,6 +112,20 @@ cluster_file_option = click.option(
     metavar="FILE",
     help="What the cluster is: a file with gpu, gpus_per_node, num_nodes and nics, or the folder of a run on it.",
 )
+
+
+def of_table_options(command: Command) -> Command:
+    """Of which machine the steps of a table are: ``--gpu``, ``--gpus-per-node``, ``--nics`` and ``--cluster``."""
+    for option in (
+        cluster_file_option,
+        click.option("--nics", metavar="NxGb", help="NICs of a node, as 8x400Gb.  [default: not known, so a range]"),
+        gpus_per_node_option("Where the table does not say.  [default: the card's usual]"),
+        click.option("--gpu", help="The card, such as 'NVIDIA H200'.  [default: the table's column gpu]"),
+    ):
+        command = option(command)
+    return command
+
+
 accept_option = click.option(
     "--accept-other",
     "accepted",

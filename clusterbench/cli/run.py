@@ -14,6 +14,7 @@ from clusterbench.cli.options import (
     device_option,
     fail_on_option,
     gpus_per_node_option,
+    hosts_option,
     num_nodes_option,
     num_ranks_option,
     ranks_per_gpu_option,
@@ -36,12 +37,7 @@ from clusterbench.cli.options import (
     help="Ranks that each process of a launcher owns.  [default: 1]",
 )
 @num_nodes_option("Take the first N hosts.  [default: all; with --dry the most that the suite asks for]")
-@click.option(
-    "--hosts",
-    metavar="A,B",
-    callback=lambda _, __, text: tuple(text.split(",")) if text else None,
-    help="Take these hosts of the allocation, in this order.  [default: all]",
-)
+@hosts_option("Take these hosts of the allocation, in this order.  [default: all]")
 @click.option(
     "--exclude", metavar="A,B|FILE", help="Leave these hosts out; with a slash it is a file, as bad_hosts.txt of a run."
 )

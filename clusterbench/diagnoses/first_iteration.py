@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, Subject
@@ -42,8 +43,12 @@ class FirstIteration(Diagnosis):
     subject: ClassVar[Subject] = "figures"
 
     def answer(self, reading: Reading) -> Answer:
-        judged = {history.case.id: repeats for history in reading.histories if (repeats := _ratios(history))}
-        slow = {case: firsts for case, repeats in judged.items() if (firsts := _slow_firsts(repeats, len(judged)))}
+        judged = {history.case.id: repeats for history in reading.histories if (repeats := _repeats(history))}
+        slow = {
+            case: [repeat.first for repeat in repeats]
+            for case, repeats in judged.items()
+            if _are_firsts_slow(repeats, len(judged))
+        }
         findings = tuple(
             Finding(
                 case,
@@ -60,17 +65,30 @@ class FirstIteration(Diagnosis):
         )
 
 
-def _ratios(history: History) -> list[list[float]]:
-    """Iterations over their median, of each repeat; none where there are too few of either."""
+class _Repeat(NamedTuple):
+    """Its first iteration over its median, and how many of the others are above the limit."""
+
+    first: float
+    slow_others: int
+    num_others: int
+
+
+def _repeats(history: History) -> list[_Repeat]:
+    """Those of a case; none where there are too few, or too few iterations."""
     if len(history.observations) < FEWEST_REPEATS or not history.ran_here:
         return []
     repeats = [times for seen in history.observations if len(times := iteration_times(seen)) >= FEWEST_ITERATIONS]
-    return [[time / median(times) for time in times] for times in repeats] if len(repeats) >= FEWEST_REPEATS else []
+    return [_repeat(times) for times in repeats] if len(repeats) >= FEWEST_REPEATS else []
 
 
-def _slow_firsts(repeats: list[list[float]], num_cases: int) -> list[float]:
-    """The first iteration of each repeat, if all are slow and the others are not."""
-    firsts = [ratios[0] for ratios in repeats]
-    others = [ratio > MOST_OVER_MEDIAN for ratios in repeats for ratio in ratios[1:]]
-    by_chance = (sum(others) / len(others)) ** len(repeats) * num_cases
-    return firsts if min(firsts) > MOST_OVER_MEDIAN and by_chance <= LEVEL else []
+def _repeat(times_s: Sequence[float]) -> _Repeat:
+    middle_s = median(times_s)
+    slow_others = sum(time_s / middle_s > MOST_OVER_MEDIAN for time_s in times_s[1:])
+    return _Repeat(times_s[0] / middle_s, slow_others, len(times_s) - 1)
+
+
+def _are_firsts_slow(repeats: Sequence[_Repeat], num_cases: int) -> bool:
+    """Whether the first iteration of each repeat is slow, and the others are not."""
+    others = sum(repeat.slow_others for repeat in repeats) / sum(repeat.num_others for repeat in repeats)
+    by_chance = others ** len(repeats) * num_cases
+    return by_chance <= LEVEL and min(repeat.first for repeat in repeats) > MOST_OVER_MEDIAN

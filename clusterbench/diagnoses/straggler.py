@@ -362,10 +362,10 @@ class _Team:
         """Whether these are two or three of ranks that are judged together in another case, which shows how far they
         are apart by nature.
         """
-        is_among = self.work[0] == other.work[0] and {*self.work[2]} <= {*other.work[2]}
-        are_few = self.work[1] <= _FEW < other.work[1]
-        is_same = (self.unit, self.run) == (other.unit, other.run)
-        return are_few and is_same and is_among and not other.alone and other.would_show <= WOULD_SHOW
+        (benchmark, count, hosts), (of_other, count_of_other, hosts_of_other) = self.work, other.work
+        are_alike = (self.unit, self.run, benchmark) == (other.unit, other.run, of_other)
+        are_fewer = are_alike and count <= _FEW < count_of_other and {*hosts} <= {*hosts_of_other}
+        return are_fewer and not other.alone and other.would_show <= WOULD_SHOW
 
     @property
     def is_wide(self) -> bool:
