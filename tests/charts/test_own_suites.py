@@ -29,7 +29,8 @@ OWN_CHART = {
     "layouts_5d": "layouts",
 }
 ON_GPUS = {
-    "sp_scale": 2,
+    "tp_scale": 2,
+    "sp_scale": 3,
     "cp_scale": 4,
     "pp_schedules": 4,
     "ep_scale": 2,

@@ -15,8 +15,8 @@ RECORDED = {
     "acceptance": ((56, "cdbdf55b041ba5ae"), (175, "a19c8a00df6f70d9")),
     "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
-    "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "81cf1fe13d2896c9")),
-    "ep_scale": ((20, "533b67ec93f946c7"), (20, "5c6603242f6838df")),
+    "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
+    "ep_scale": ((22, "7321ff9a28bb3252"), (32, "29ed7acd1e23a809")),
     "fabric": ((100, "8d4d365597fdd88f"), (228, "172f8786c90f9f27")),
     "faults": ((29, "097cde0d8dd68c9a"), (29, "b1de0d316a6545e9")),
     "gpu_direct": ((33, "ed852b21670526e2"), (352, "c3e83d0687356031")),
@@ -36,10 +36,10 @@ RECORDED = {
     "rank_order": ((4, "80224cb7f736d30a"), (12, "bad503538c76a107")),
     "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),
     "recompute": ((9, "9db2fe6a7766df94"), (32, "e2ed8e291574b057")),
-    "sp_scale": ((8, "e0b94f07db57c0a1"), (12, "c475d9cf245cfece")),
+    "sp_scale": ((8, "e0b94f07db57c0a1"), (24, "ecc0bd1284f8476d")),
     "storage": ((14, "4c4672744933c35a"), (17, "e848fdce22995e3c")),
     "top_configs": ((40, "855e0994d6d899e8"), (383, "0b213d8f6e9cd39a")),
-    "tp_scale": ((8, "5d9599bcd0428e39"), (15, "19b853dbf4c1c037")),
+    "tp_scale": ((8, "5d9599bcd0428e39"), (22, "7e794d7fc336cc0c")),
     "zero_stages": ((10, "94b130041adf8b9d"), (16, "3df039b385c21eef")),
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
