@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusterbench.benchmarks import same_work
 from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cluster import Cluster
-from clusterbench.expected.fits import NOT_SEEN, fit_words
+from clusterbench.expected.fits import NOT_SEEN, fit, fit_words
 from clusterbench.expected.memory import TOTAL, not_predicted
 from clusterbench.parallel import active_in, from_options
 from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
@@ -37,8 +37,19 @@ def _head(plan: Plan) -> list[str]:
     question = f": {plan.question}" if plan.question else ""
     times = plural(plan.repeats, "repeat") + (f" or more to fill {duration(plan.for_s)}" if plan.for_s else "")
     counts = f"{plural(len(plan.cases), 'case')}, {times}, {len(plan.refusals)} refused"
-    idle = comment(sentence) if (sentence := idle_sentence(plan.cases, plan.cluster)) else []
-    return [*comment(f"{plan.suite}{question}"), *comment(f"{_machine(plan.cluster)}: {counts}"), *idle]
+    said = (f"{_machine(plan.cluster)}: {counts}", fit_sentence(plan), idle_sentence(plan.cases, plan.cluster))
+    return [line for sentence in (f"{plan.suite}{question}", *said) if sentence for line in comment(sentence)]
+
+
+def fit_sentence(plan: Plan) -> str:
+    """How many training cases fit the card by formula; empty where its memory or that of every case is unknown."""
+    card = plan.cluster.accelerator
+    needed = [case.expected[WHOLE].value for case in plan.cases if WHOLE in case.expected]
+    if card is None or not card.memory_bytes or not needed:
+        return ""
+    fits = Counter(fit(size, card.memory_bytes) for size in needed)
+    counts = f"fits {fits['fits']:,}, close {fits['close, measure it']:,}, does not fit {fits['does not fit']:,}"
+    return f"memory is predicted of {plural(len(needed), 'training case')}: {counts}"
 
 
 def idle_sentence(cases: Iterable[Case], cluster: Cluster) -> str:

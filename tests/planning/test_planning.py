@@ -368,8 +368,10 @@ def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
     answers = {line.split()[0]: line for line in fits if line.startswith("  train_step")}
     assert "does not fit" in answers["train_step/1n8/dp8"]
     assert "  fits, " in answers["train_step/1n8/dp8+zero3"]
+    assert shown.splitlines()[2] == "# memory is predicted of 2 training cases: fits 1, close 0, does not fit 1"
     without = CliRunner().invoke(main, ["plan", str(path), "--gpus-per-node", "8"]).output
     assert "fits, " not in without
+    assert "memory is predicted" not in without
 
 
 def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
