@@ -11,6 +11,7 @@ from typing import Any
 from clusterbench.cases.heatmaps import Heatmap, heatmaps
 from clusterbench.cases.matrices import CELLS, Matrix, matrices
 from clusterbench.cases.prices import Prices
+from clusterbench.cases.proven import unproven_steps
 from clusterbench.cases.ranking import METRICS
 from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
@@ -88,6 +89,11 @@ class Reading:
         """Whether there is a host to hold another against."""
         observed = {host for history in self.histories for seen in history.observations for host in seen.hosts}
         return self.plan.cluster.num_nodes > 1 or len(observed) > 1
+
+    @cached_property
+    def unproven(self) -> dict[str, str]:
+        """Training cases that were measured and not wholly held against one rank, with why."""
+        return unproven_steps(self.histories, self.by_metric)
 
     def trained_with(self, *metrics: str) -> list[Trained]:
         """Those with a figure of one of these metrics, or without any figure."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -25,10 +25,11 @@ _MOST_TIED = 3
 
 @dataclass(frozen=True)
 class Ranked:
-    """Cases that do the same work on the same number of ranks, group by group; samples by case."""
+    """Cases that do the same work on the same number of ranks, group by group; samples by case; which lack a proof."""
 
     groups: list[list[Trained]]
     histories: Mapping[str, History]
+    unproven: Collection[str] = ()
 
     @cached_property
     def mixed(self) -> list[list[Trained]]:
@@ -56,7 +57,7 @@ class Layouts(Chart[Ranked]):
         cases = [case for case in trained if case.row.status != "refused"]
         groups = groups_of(cases, lambda case: (case.layout.world_size,), {*sharing(), "micro_batch_size"})
         histories = {history.case.id: history for history in reading.histories}
-        ranked = Ranked(groups, histories)
+        ranked = Ranked(groups, histories, reading.unproven)
         return ranked if ranked.mixed else None
 
     def draw(self, data: Ranked) -> list[Panel]:
@@ -66,17 +67,9 @@ class Layouts(Chart[Ranked]):
 
     def answer(self, data: Ranked) -> str:
         cases = [case for group in data.groups for case in group]
-        compared = [case for case in cases if case.value("parity_loss") is not None]
-        wrong = sum(case.row.status == "wrong" for case in cases)
-        sentences = []
-        if compared:
-            number = f"All {len(cases)}" if len(compared) == len(cases) else f"{len(compared)} of {len(cases)}"
-            fault = f", {wrong} did not" if wrong else ""
-            untold = len(cases) - len(compared) - wrong
-            silent = f", {untold} ended before that was known" if untold else ""
-            sentences.append(f"{number} layouts compute what one rank computes{fault}{silent}")
         place, fullest = max(enumerate(data.mixed), key=lambda numbered: len(numbered[1]))
-        text = "; ".join([*sentences, _sentence(fullest, titles(data.mixed)[place].strip(), data.histories)])
+        fastest = _sentence(fullest, titles(data.mixed)[place].strip(), data.histories)
+        text = "; ".join(filter(None, [_proven(cases, data.unproven), fastest]))
         return f"{text[0].upper()}{text[1:]}"
 
     def left_out(self, data: Ranked) -> str:
@@ -84,6 +77,26 @@ class Layouts(Chart[Ranked]):
         cut = bars_note([len(group) for group in mixed[:MOST]], MOST_BARS, "best", "a workload")
         notes = curves_note(len(mixed), MOST, "workloads"), cut, _alone(_timed(data.groups) - _timed(mixed))
         return " ".join(filter(None, notes))
+
+
+def _proven(cases: Sequence[Trained], unproven: Collection[str]) -> str:
+    """How many compute what one rank computes, and what is known of the others; nothing where none does."""
+    wrong = sum(case.row.status == "wrong" for case in cases)
+    untold = sum(case.row.case in unproven for case in cases)
+    proven = sum(
+        case.value("parity_loss") is not None and case.row.status != "wrong" and case.row.case not in unproven
+        for case in cases
+    )
+    if not proven:
+        return ""
+    number = f"all {proven:,}" if proven == len(cases) else f"{proven:,} of {len(cases):,}"
+    others = {"did not": wrong, "ran without that proof": untold}
+    others["ended before that was known"] = len(cases) - proven - wrong - untold
+    return ", ".join([f"{number} layouts compute what one rank computes", *_counted(others)])
+
+
+def _counted(numbers: Mapping[str, int]) -> list[str]:
+    return [f"{number:,} {what}" for what, number in numbers.items() if number]
 
 
 def _timed(groups: Sequence[Sequence[Trained]]) -> int:

@@ -32,7 +32,6 @@ from clusterbench.formulas.statistics import median
 from clusterbench.measured.disturbed import disturbances
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
-from clusterbench.verdict.proven import unproven_steps
 from clusterbench.words import few
 
 Verdict = Literal["worse", "undecided", "better", "same"]
@@ -252,10 +251,6 @@ def compare_readings(
             f"{base} and {new} hold the same records of {few(copied)}: one is the other or begins with its copy, and "
             "nothing would have changed.\nhint: name two runs, each of which measured these cases itself"
         )
-    unproven_before, unproven_now = (
-        unproven_steps(reading, [history for history in histories if history.observations])
-        for reading, histories in zip((before, after), zip(*pairs, strict=True), strict=True)
-    )
     left_out = [history for key, history in firsts.items() if key not in seconds]
     clusters = (before.plan.cluster, after.plan.cluster)
     compared = {first.case.id: figures_of(first, second, clusters) for first, second in pairs}
@@ -284,9 +279,9 @@ def compare_readings(
         only_new=tuple(history.case.id for key, history in seconds.items() if key not in firsts),
         gone=tuple(history.case.id for history in left_out if history.observations and not has_fewer_cases),
         unproven=tuple(
-            f"{second.case.id} ({unproven_now[second.case.id]})"
+            f"{second.case.id} ({after.unproven[second.case.id]})"
             for first, second in pairs
-            if first.observations and first.case.id not in unproven_before and second.case.id in unproven_now
+            if first.observations and first.case.id not in before.unproven and second.case.id in after.unproven
         ),
         environment=tuple(machine_differences(before.environment, after.environment)),
         cautions=(

@@ -26,7 +26,6 @@ from clusterbench.measured.speed import LONE_RANK
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import FAULTS, History
 from clusterbench.types import metric_key
-from clusterbench.verdict.proven import unproven_steps
 from clusterbench.words import few, plural
 
 
@@ -104,10 +103,9 @@ def hold_against(
 
 def _unproven_now(of: MachineBaseline, after: Reading, measured: Sequence[History]) -> Iterator[str]:
     """Training cases that were checked where the baseline is from, and are not proven in the run, each with why."""
-    unproven = unproven_steps(after, measured)
     for case in (history.case for history in measured):
-        if case.id in unproven and any(key.startswith("parity_") for key in of.figures[case.hash]):
-            yield f"{case.id} ({unproven[case.id]})"
+        if case.id in after.unproven and any(key.startswith("parity_") for key in of.figures[case.hash]):
+            yield f"{case.id} ({after.unproven[case.id]})"
 
 
 def _machine_differences(recorded: Fingerprint, here: Fingerprint) -> Iterator[str]:

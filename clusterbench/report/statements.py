@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import cores_of
 from clusterbench.expected.fits import NOT_SEEN
+from clusterbench.words import plural
 
 
 def can_say(reading: Reading) -> list[str]:
@@ -36,8 +37,13 @@ def _can(reading: Reading) -> Iterator[str]:
         yield "Traffic: every collective of a step with its bytes, and how many wait for one another."
         return
     if metrics & {"parity_loss", "parity_gradients"}:
+        whose = (
+            "each layout"
+            if not reading.unproven
+            else f"each layout but those of {plural(len(reading.unproven), 'case')}"
+        )
         yield (
-            "Correctness: each layout was held against one rank on a small twin of the model before it was timed; the "
+            f"Correctness: {whose} was held against one rank on a small twin of the model before it was timed; the "
             "deviations stand in the parity columns beside their tolerance."
         )
     if "peak_memory" in metrics:

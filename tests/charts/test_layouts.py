@@ -34,6 +34,17 @@ def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
     assert "× wrong" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
+def test_layouts_that_ran_without_a_proof_are_not_said_to_compute_the_same() -> None:
+    """Nor are those of which one comparison is in the record and others are not: the verdict calls them not proven."""
+    read = of_rows(ROWS)
+    bare = case("pp4", 4, layout="pp4", id=ROWS[-1].case, benchmark="train_step", point={"parity": False})
+    read = replace(read, histories=(History(bare, observations=(observation(bare, [[1.0]] * 4),)),))
+    chart = Layouts()
+    data = chart.select(read)
+    assert data is not None
+    assert chart.answer(data).startswith("2 of 3 layouts compute what one rank computes, 1 ran without that proof;")
+
+
 def test_numbers_of_ranks_are_panels_of_their_own() -> None:
     more = [*step("dp8", 9), *step("tp8", 8), *step("dp4-tp2", 7)]
     assert len(Layouts().draw(Layouts().select(of_rows([*ROWS, *more])) or [])) == 2
