@@ -145,10 +145,10 @@ def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[s
     fastest = [name(case.row) for case in timed if _speed(case) == _speed(best)]
     shape = str(best.point.get("shape") or "")
     work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))
-    said = (
-        f"of {len(timed)} for {f'{work} on ' if work else ''}{best.layout.world_size} ranks {few(fastest, _MOST_TIED)} "
-    )
-    said += f"{'is' if len(fastest) == 1 else 'are'} the fastest with {format_value(_speed(best), 'tokens/s')} per rank"
+    where = f"{f'{work} on ' if work else ''}{best.layout.world_size} ranks"
+    are = "is" if len(fastest) == 1 else "are"
+    speed = format_value(_speed(best), "tokens/s")
+    said = f"the fastest of {len(timed):,} for {where} {are} {few(fastest, _MOST_TIED)}, with {speed} per rank"
     if len(fastest) == len(timed):
         return f"{said}."
     runner_up = timed[len(fastest)]

@@ -31,7 +31,8 @@ _LETTER = 0.017
 class Mark:
     """One point of a curve; ``value`` is None where the case ended otherwise, and ``status`` then says how.
 
-    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran; ``case`` is the id of its case.
+    ``hosts``, apart by spaces, are those on which its ``world_size`` ranks ran; ``case`` is the id of its case;
+    ``basis`` says what ``expected`` rests on.
     """
 
     x: float
@@ -43,6 +44,7 @@ class Mark:
     world_size: int = 0
     hosts: str = ""
     case: str = ""
+    basis: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Series:
 
 
 def mark(x: float, row: Row) -> Mark:
-    return Mark(x, row.value, row.low, row.high, row.expected, row.status, row.world_size, row.hosts, row.case)
+    figure = row.value, row.low, row.high, row.expected
+    return Mark(x, *figure, row.status, row.world_size, row.hosts, row.case, row.basis)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Lines:
     """Curves with their low and high, named at their ends, with a cross where a case has no figure.
 
     Points stand as far apart as the logarithms of their ``x``. Expected values are hollow diamonds. A point that ran on
-    other hosts than the smaller ones is hollow, and a line below the axes says so.
+    other hosts than the smaller ones is hollow. Lines below the axes say so.
 
     Attributes
     ----------
@@ -104,7 +107,7 @@ class Lines:
         self._set_heights(axes)
         self._set_places(axes)
         self._say_names(figure, axes)
-        _say_what_moved(figure, self.series)
+        _say_what_is_hollow(figure, self.series)
         return Panel(figure, self._columns, tuple(self._entries()))
 
     @cached_property
@@ -281,14 +284,18 @@ def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[floa
         )  # fmt: skip
 
 
-def _say_what_moved(figure: Figure, series: Sequence[Series]) -> None:
-    """One line for each size that ran on other hosts: between it and the others lies the difference of hosts, too."""
+def _say_what_is_hollow(figure: Figure, series: Sequence[Series]) -> None:
+    """What diamonds are, and a line for each size that ran on other hosts: between it and the others lies the
+    difference of hosts, too."""
+    bases = {mark.basis.startswith("at most") for curve in series for mark in curve.marks if mark.expected is not None}
+    diamonds = [f"◇ expected{' at most' if bases == {True} else ''}"] if bases else []
     sentences = dict.fromkeys(
-        moved_sentence(mark.world_size, mark.hosts, before) for curve in series for mark, before in curve.moved
+        f"hollow: {moved_sentence(mark.world_size, mark.hosts, before)}"
+        for curve in series
+        for mark, before in curve.moved
     )
-    if sentences:
-        more = [f"and {len(sentences) - 3} more"] if len(sentences) > 3 else []
-        text = "\n".join([*(f"hollow: {sentence}" for sentence in list(sentences)[:3]), *more])
+    more = [f"and {len(sentences) - 3} more"] if len(sentences) > 3 else []
+    if text := "\n".join([*diamonds, *list(sentences)[:3], *more]):
         figure.supxlabel(text, x=0.01, ha="left", fontsize=LETTERS, color=MUTED)
 
 

@@ -154,6 +154,19 @@ def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
     assert drawn[1].count("<use ") == drawn[0].count("<use ") + 1
 
 
+def test_what_diamonds_are_is_said_below_the_axes() -> None:
+    bound = Mark(1, 5.0, expected=9.0, basis="at most; the peak")
+    formula = Mark(2, 4.0, expected=4.0, basis="bytes of the layout")
+    ticks = {1: "1", 2: "2"}
+    bounds, mixed, bare = [
+        svg(Lines("t", [Series("a", marks)], "s", ticks, x_label="x").panel(), "n", "l")
+        for marks in ((bound,), (bound, formula), (Mark(1, 5.0),))
+    ]
+    assert ">◇ expected at most<" in bounds
+    assert ">◇ expected<" in mixed
+    assert "◇" not in bare
+
+
 def test_a_panel_is_a_table_of_what_it_shows_and_each_entry_has_its_place() -> None:
     marks = (Mark(1, 0.002, 0.001, 0.003, case="a"), Mark(2, None, status="out_of_memory", case="b"))
     panel = Lines("Time", [Series("TP", marks)], "s", {1: "tp1", 2: "tp2"}, x_label="degree").panel()
