@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -170,4 +169,4 @@ def test_a_link_that_carries_two_thirds_is_the_one_thing_that_is_found(tmp_path:
     for seed in range(3):
         found = findings(Machine(seed, slow_link={frozenset((1, 3)): 1.5}), tmp_path / str(seed))
         assert [*found] == ["slow_link"]
-        assert all(re.fullmatch(r"h1(:\d+)? <-> h3(:\d+)?", finding.where) for finding in found["slow_link"])
+        assert {finding.where for finding in found["slow_link"]} == {"h1 <-> h3"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from clusterbench.formulas.pairing import Pair, num_links
-from clusterbench.formulas.slow_pairs import Slow, Spread, attribute, spreads
+from clusterbench.formulas.slow_pairs import Slow, Spread, attribute, between_hosts, spreads
 from clusterbench.rows import Row
 from clusterbench.units import format_value
 from clusterbench.words import few
@@ -69,14 +69,15 @@ class Matrix:
         if not self.is_compared:
             return []
         best = {cell: row.high if row.high is not None else row.value or 0.0 for cell, row in self.cells.items()}
-        return attribute(_values(self.cells), best, _values(self.again), self.host_of, self.rail_of)
+        faults = attribute(_values(self.cells), best, _values(self.again), self.host_of, self.rail_of)
+        return faults if self.host_of is None else between_hosts(faults, self.cells, self.host_of)
 
     def place_of(self, fault: Slow) -> str:
         """Where a fault is: ``n1``, ``n1 <-> n2``, ``rail 2 (n0:2, n1:6)``."""
         names = [self.names[unit] for unit in fault.units]
         hosts = list(dict.fromkeys(map(_host, names)))
-        if fault.kind == "link":
-            return f" {'<->' if fault.both_ways else '->'} ".join(names)
+        if fault.kind in ("link", "links"):
+            return f" {'<->' if fault.both_ways else '->'} ".join(names if fault.kind == "link" else hosts)
         if fault.kind == "rail" and self.rail_of is not None:
             return f"rail {self.rail_of[fault.units[0]]} ({few(names)})"
         if fault.kind == "node":

@@ -11,7 +11,6 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, canvas
 from clusterbench.formulas.pairing import Pair
-from clusterbench.formulas.slow_pairs import Slow
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
 from clusterbench.words import legible
@@ -89,7 +88,7 @@ class LinkMatrix(Chart[list[Picture]]):
         source, part = min(values, key=lambda cell: values[cell])
         covered, total = len({frozenset(cell) for cell in values}), matrix.num_links
         # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
-        sound = [value for cell, value in values.items() if not any(_is_of(fault, *cell) for fault in matrix.slow)]
+        sound = [value for cell, value in values.items() if not any(fault.has(*cell) for fault in matrix.slow)]
         usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
         slowest, its_rate = f"{matrix.names[source]} -> {matrix.names[part]}", format_value(values[source, part], "B/s")
         one = f"carries {its_rate} ({slowest}{', the slower way' if len(values) > 1 else ''})"
@@ -207,16 +206,8 @@ def _blamed(matrix: Matrix, units: Sequence[int]) -> set[Pair]:
     return {
         (place[source], place[part])
         for source, part in matrix.cells
-        if source in place and part in place and any(_is_of(fault, source, part) for fault in matrix.slow)
+        if source in place and part in place and any(fault.has(source, part) for fault in matrix.slow)
     }
-
-
-def _is_of(fault: Slow, source: int, part: int) -> bool:
-    if fault.kind == "link":
-        return (source, part) == fault.units or (fault.both_ways and (part, source) == fault.units)
-    if fault.kind in ("node", "rail"):
-        return source in fault.units or part in fault.units
-    return (source in fault.units) != (part in fault.units)
 
 
 def _is_long(names: Sequence[str]) -> bool:

@@ -30,7 +30,8 @@ class SlowLink(Diagnosis):
     third of all links are low each by itself, as where routes collide by chance, none is named. Of few units one
     spoils most cells, so that the unit is named without which all links are alike, or all of whose links are far below
     all others. Where ranks were paired in rails, rails are held against each other: a rail with three quarters of its
-    links low, a rank with as many of its own, or a host that is slow in most rails. Inside a host links may differ
+    links low, a rank with as many of its own, or a host that is slow in most rails; where all links between two hosts
+    are slow, they are one. Inside a host links may differ
     by design: there they are compared where they are alike, or alike without one unit. Two units, or three of one host,
     are not judged. And NVLinks whose error counters grew while they were used, or that are down.
 
@@ -130,6 +131,8 @@ def _finding(matrix: Matrix, fault: Slow) -> Finding:
     brief = f"{100 * (1 - fault.value / fault.usual):.0f} % slower than its peers"
     if fault.kind == "link":
         what = f"the link carries {share} of what the {usual} does"
+    elif fault.kind == "links":
+        what = f"all {len(names) // 2} links between the two hosts carry {share} of what the {usual} does"
     elif fault.kind == "rail":
         what = f"the whole rail is slow: its links carry {share} of what the {usual} does"
     elif fault.kind == "node":

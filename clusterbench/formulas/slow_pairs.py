@@ -6,7 +6,8 @@ Units, links and cells are those of :mod:`clusterbench.formulas.pairing`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_high
 from typing import Literal
@@ -74,15 +75,29 @@ def second_pass(
 class Slow:
     """A fault in a matrix, with the measured rate and the median of its peers, in the matrix's unit.
 
-    ``units`` are the node, all its ranks where it is slow in most rails; the link's (from, to); the block's members,
-    the smaller side; or those of a rail. ``both_ways`` says of a link that its other direction is slow as well.
+    ``units`` are the node, all its ranks where it is slow in most rails; the link's (from, to), or one such pair after
+    the other where all links between two hosts are; the block's members, the smaller side; or those of a rail.
+    ``both_ways`` says of links that their other direction is slow as well.
     """
 
-    kind: Literal["node", "link", "block", "rail"]
+    kind: Literal["node", "link", "links", "block", "rail"]
     units: tuple[int, ...]
     value: float
     usual: float
     both_ways: bool = False
+
+    def has(self, source: int, target: int) -> bool:
+        """Whether a cell is one of those that the fault makes low.
+
+        >>> [Slow("links", (0, 2, 1, 3), 5.0, 10.0).has(*cell) for cell in ((1, 3), (3, 1), (0, 3))]
+        [True, False, False]
+        """
+        if self.kind in ("link", "links"):
+            ways = [(source, target), (target, source)] if self.both_ways else [(source, target)]
+            return any(pair in ways for pair in zip(self.units[::2], self.units[1::2], strict=True))
+        if self.kind == "block":
+            return (source in self.units) != (target in self.units)
+        return source in self.units or target in self.units
 
 
 def low_limit(values: Collection[float]) -> float:
@@ -150,6 +165,41 @@ def attribute(
         return faults
     blocks = _slow_blocks(_links(cells), _links({cell: best.get(cell, value) for cell, value in cells.items()}))
     return blocks or _slow_nodes_and_links(cells, best, again) or _only_unlike(cells, best, again, 3)
+
+
+def between_hosts(faults: Sequence[Slow], cells: Collection[Pair], host_of: Mapping[int, int]) -> list[Slow]:
+    """The same faults, with slow links as one where they are all that were measured between two hosts.
+
+    >>> both = [Slow("link", (0, 2), 5.0, 10.0), Slow("link", (1, 3), 6.0, 10.0)]
+    >>> between_hosts(both, [(0, 2), (1, 3), (0, 4)], {0: 0, 1: 0, 2: 1, 3: 1, 4: 2})
+    [Slow(kind='links', units=(0, 2, 1, 3), value=5.5, usual=10.0, both_ways=False)]
+    """
+
+    def way(pair: Sequence[int]) -> Pair:
+        return host_of[pair[0]], host_of[pair[1]]
+
+    links: dict[tuple[Pair, bool], list[Slow]] = {}
+    for fault in faults:
+        if fault.kind == "link":
+            links.setdefault((way(fault.units), fault.both_ways), []).append(fault)
+    measured = Counter(map(way, cells))
+    whole = {
+        key: own
+        for key, own in links.items()
+        if len(own) > 1 and key[0][0] != key[0][1] and len(own) == measured[key[0]]
+    }
+    joined = [
+        Slow(
+            "links",
+            tuple(unit for fault in own for unit in fault.units),
+            median(fault.value for fault in own),
+            own[0].usual,
+            both_ways,
+        )
+        for (_, both_ways), own in whole.items()
+    ]
+    single = {fault for own in whole.values() for fault in own}
+    return [*joined, *(fault for fault in faults if fault not in single)]
 
 
 @dataclass(frozen=True)
