@@ -25,6 +25,7 @@ RECORDED = {
     "memory_savings": ((22, "cd7f69a023895787"), (88, "c45a3d9dd10cfcbe")),
     "mpi": ((34, "2a60ddd218eb42f4"), (223, "f44ec6f9e33f156c")),
     "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
+    "nccl_tuning": ((30, "1dfb03917bf3b195"), (308, "b9b2ad8074aaea04")),
     "one_gpu": ((15, "bdd20a1ff6ec2987"), (20, "1cbec27d58ec23a4")),
     "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
     "one_gpu_fake": ((4, "c62b7d840f782287"), (6, "6b04070e9c13d3b1")),
@@ -44,7 +45,7 @@ RECORDED = {
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
 
-Those of commit f044351; of one_gpu*, calibrate, acceptance and rank_order as they came later. A suite that is changed
+Those of commit f044351; of one_gpu*, calibrate, acceptance, rank_order and nccl_tuning as they came later. A suite that is changed
 on purpose gets new ones; a change of the code alone must not. It may make a case of what was refused: top_configs got
 pp8 of the 28 layers of llama-3b, when layers no longer had to come out even.
 """
