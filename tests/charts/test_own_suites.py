@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clusterbench.cases import Reading
 from clusterbench.charts import charts
 from clusterbench.cluster import Cluster
 from clusterbench.planning import make_plan
@@ -34,17 +36,25 @@ ON_GPUS = {
     "cp_scale": 4,
     "pp_schedules": 4,
     "ep_scale": 2,
-    "zero_stages": 2,
+    "zero_stages": 3,
     "recompute": 4,
     "memory_savings": 4,
 }
 """Lines of the answer on two nodes: one for each length, shape, layout or number of nodes that is drawn."""
 
+ON_80_GB = {**ON_GPUS, "zero_stages": 2}
+"""The same where cases that need more have no figure."""
+
+TOTAL = "peak_memory[category=total]"
 KEPT = ("parameters", "gradients", "optimizer_state")
 
 
-def figures(of: Case) -> Iterator[Row]:
-    """Everything that a training step may show, of a size that differs from layout to layout."""
+def figures(of: Case, memory_bytes: float = math.inf) -> Iterator[Row]:
+    """Everything that a training step may show, of a size that differs from layout to layout; nothing of what is too
+    large for the memory."""
+    if TOTAL in of.expected and of.expected[TOTAL].value > memory_bytes:
+        yield row(of, "", None, status="out_of_memory")
+        return
     layout = str(of.point["layout"])
     size = 9 * MIB / (1 + len(layout))
     yield row(of, "tokens_per_s_per_rank", 1000.0 - of.world_size, unit="tokens/s")
@@ -60,16 +70,31 @@ def figures(of: Case) -> Iterator[Row]:
             yield row(of, "expert_time", 0.1, detail={"part": part})
 
 
+def first_answer(read: Reading) -> tuple[str, str]:
+    """The chart that answers first, and what it says."""
+    drawn = ((name, kind(), kind().select(read)) for name, kind in charts().items() if not kind.is_aside)
+    answers = ((own, chart.answer(data)) for own, chart, data in drawn if data is not None)
+    return next(found for found in answers if found[1])
+
+
+@pytest.mark.parametrize("name", OWN_CHART)
+def test_it_is_where_what_needs_more_than_80_gb_has_no_figure(name: str) -> None:
+    """Of 8 billion parameters two of the four ZeRO stages fit then, which are no comparison."""
+    suite = load_suite(SUITES / f"{name}.yaml")
+    planned = make_plan(suite, Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3")).cases
+    cases = [case for case in planned if case.benchmark == "train_step"]
+    first, answer = first_answer(of_rows([each for case in cases for each in figures(case, 80e9)]))
+    assert first == OWN_CHART[name]
+    assert len(answer.splitlines()) == ON_80_GB.get(name, 1)
+
+
 @pytest.mark.parametrize("cluster", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", OWN_CHART)
 def test_a_suite_is_answered_by_the_chart_of_its_question(name: str, cluster: str) -> None:
     suite = load_suite(SUITES / f"{name}.yaml")
     ranks = Cluster(1, suite.cpu.num_ranks or 2, "cpu") if cluster == "cpu" else Cluster(2, 8, "cuda", "NVIDIA H200")
     cases = [case for case in make_plan(suite, ranks).cases if case.benchmark == "train_step"]
-    read = of_rows([each for case in cases for each in figures(case)])
-    drawn = ((name, kind(), kind().select(read)) for name, kind in charts().items() if not kind.is_aside)
-    answers = ((own, chart.answer(data)) for own, chart, data in drawn if data is not None)
-    first, answer = next(found for found in answers if found[1])
+    first, answer = first_answer(of_rows([each for case in cases for each in figures(case)]))
     assert first == OWN_CHART[name]
     if cluster == "cuda":
         assert len(answer.splitlines()) == ON_GPUS.get(name, 1)
