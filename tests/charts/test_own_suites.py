@@ -29,6 +29,7 @@ OWN_CHART = {
     "recompute": "recompute",
     "memory_savings": "strategies",
     "layouts_5d": "layouts",
+    "rank_order": "placements",
 }
 ON_GPUS = {
     "tp_scale": 2,
