@@ -23,7 +23,7 @@ def chart(section: str, after: str = "") -> type[Chart[object]]:
 def test_charts_stand_by_section_each_behind_the_one_it_follows() -> None:
     found = {"a": chart("step", "c"), "b": chart("step", "c"), "c": chart("step"), "d": chart("comparison")}
     assert in_order(found) == ["d", "c", "a", "b"]
-    assert list(charts())[:3] == ["top_config", "predicted_top_config", "best_by_size"]
+    assert list(charts())[:4] == ["batch_scaling", "top_config", "predicted_top_config", "best_by_size"]
     assert list(charts())[-1] == "clock_power"
 
 

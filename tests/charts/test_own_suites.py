@@ -30,6 +30,7 @@ OWN_CHART = {
     "memory_savings": "strategies",
     "layouts_5d": "layouts",
     "rank_order": "placements",
+    "pp_vs_zero3": "batch_scaling",
 }
 ON_GPUS = {
     "tp_scale": 2,
@@ -40,6 +41,7 @@ ON_GPUS = {
     "zero_stages": 3,
     "recompute": 4,
     "memory_savings": 4,
+    "pp_vs_zero3": 4,
 }
 """Lines of the answer on two nodes: one for each length, shape, layout or number of nodes that is drawn."""
 
