@@ -82,6 +82,9 @@ def _speed(case: Trained) -> float:
 
 def _is_a_comparison(group: Sequence[Trained]) -> bool:
     """A few layouts, with figures of two batches of both kinds: of very many the fastest is sought, by other charts."""
+    layouts = {case.layout for case in group}
+    if len(layouts) > MOST_LAYOUTS or len({layout.uses("pp") for layout in layouts}) < 2:
+        return False  # as are most groups of a large sweep
     by_layout = _by_layout(group)
     timed = [of for of in by_layout.values() if sum(map(bool, map(_speed, of.values()))) > 1]
     kinds = {case.layout.uses("pp") for of in timed for case in of.values()}
