@@ -101,6 +101,14 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
 
 
 @pytest.mark.gloo
+def test_experts_that_are_whole_on_a_rank_have_gradients_from_the_first_backward_of_their_stage_on() -> None:
+    """Beside the head, while an earlier stage of the rank has not begun: 13 % of the gradients were too many."""
+    options = {"schedule": "looped_bfs", "routing": "balanced"}
+    of_job = {"dtype": "bfloat16", "precision": "pure_bfloat16", "device": "cuda"}
+    assert _deviation("gradients", "moe", 4, "pp2-dp2+ep2+zero2", options, of_job) == 0
+
+
+@pytest.mark.gloo
 @pytest.mark.parametrize("gradient_dtype", ["float32", "bfloat16"])
 def test_an_update_with_narrow_moments_is_computed_beside_the_states(gradient_dtype: str) -> None:
     """Of each weight three tensors in float32, and its gradient where that is narrower."""
