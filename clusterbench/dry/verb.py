@@ -14,6 +14,7 @@ from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.errors import SuiteError, nearest
+from clusterbench.expected.step import lacks_units
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.layout import AXES, ParallelLayout
@@ -158,6 +159,8 @@ def asked_dry_run(
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
         raise SuiteError(f"{wanted} of {job.shape.name} cannot be dry-run: {reason}.")
+    if job.device == "cuda" and (reason := lacks_units(card, job, active_in(wanted, every))):
+        raise SuiteError(f"{wanted} of {job.shape.name} is not judged on --gpu {gpu}: {reason}.")
     for rank in ranks:
         if rank >= wanted.world_size:
             raise SuiteError(f"--rank {rank}: {wanted} has the ranks 0 to {wanted.world_size - 1}.")

@@ -285,6 +285,11 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
     [
         (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
         (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
+        (["tp1", "--shape", "llama-tiny", "--gpu", "v100-sxm2-32gb"], "on --gpu v100-sxm2-32gb: dtype bfloat16: v100-"),
+        (
+            ["tp1", "--shape", "llama-tiny", "--gpu", "a100-sxm4-80gb", "--set", "float8=rowwise"],
+            "on --gpu a100-sxm4-80gb: float8: a100-sxm4-80gb has no units for e4m3fn",
+        ),
         (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
