@@ -88,7 +88,24 @@ def test_what_would_make_it_fit_follows_where_it_does_not() -> None:
     assert "By formula, to be dry-run, it fits with:\n" in words(80)
     assert "  +zero3: about " in words(80)
     assert "fits with" not in words(141)
-    assert "No single change" in words(24)
+    assert "No two changes make it fit, of" in words(4)
+
+
+def test_two_changes_are_advised_where_no_one_is_enough() -> None:
+    """Of 8B on 80 GB and of 70B on eight of them it was said that no change makes them fit, and no more."""
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=1)
+    rank = replace(RANK, rank=0, memory={**RANK.memory, "total": 145_598_000_000})
+    lines = dry_text([rank], job, from_options({}), {0: "any"}, 80).splitlines()
+    assert lines[1:4] == [
+        "No single change makes it fit. By formula, to be dry-run, it fits with:",
+        "  recompute selective and precision pure_bfloat16: about 66.9 GB",
+        "",
+    ]
+    large = make_job("dp8+zero3", shape="llama-70b", seq_len=4096, dtype="bfloat16", device="cuda")
+    large = replace(large, micro_batch_size=1, global_batch_size=8)
+    rank = replace(RANK, memory={**RANK.memory, "total": 227_859_000_000})
+    assert "  offload and recompute full: about 49.0 GB\n" in dry_text([rank], large, from_options({}), {3: "any"}, 80)
 
 
 def test_offload_is_advised_with_what_its_dry_run_needs() -> None:
