@@ -23,6 +23,7 @@ from clusterbench.parallel import Parallelism, active_in, from_options, parallel
 from clusterbench.precision import MASTER, WIDE
 from clusterbench.shape_file import asked_shape
 from clusterbench.trainers.ours import Ours
+from clusterbench.units import quotient
 
 MICRO_BATCHES_TRIED = 1024
 
@@ -135,6 +136,11 @@ def asked_dry_run(
         raise SuiteError(
             f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {of_a_node} GPUs have "
             f"{num_nodes * of_a_node}.\nhint: dp* takes all that are left"
+        )
+    if num_nodes is None and gpus_per_node and wanted.world_size > gpus_per_node and wanted.world_size % gpus_per_node:
+        raise SuiteError(
+            f"{wanted} has {wanted.world_size} ranks, and nodes of {gpus_per_node} GPUs do not share them evenly: "
+            f"{quotient(wanted.world_size, gpus_per_node)} nodes."
         )
     values = _values(options)
     every = from_options(values)

@@ -311,6 +311,10 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
         (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
+        (
+            ["dp8", "--shape", "llama-tiny", "--gpus-per-node", "3"],
+            "nodes of 3 GPUs do not share them evenly: 2.667 no",
+        ),
         (["tp3", "--shape", "llama-tiny"], "tp3 of llama-tiny cannot be dry-run: tp3 does not divide"),
         (["pp8", "--shape", "llama-tiny"], "pp8 with 1 chunk per rank has 8 stages, and llama-tiny has 4 layers"),
         (["dp2", "--shape", "llama-tiny", "--set", "schedule=zbv"], "--set schedule has no effect: it belongs to Pip"),

@@ -373,6 +373,19 @@ def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
     assert "fits, " not in without
 
 
+def test_ranks_that_share_a_card_have_to_fit_together_and_one_that_runs_alone_by_itself(tmp_path):
+    """Four ranks of 42.5 GB on one of 48 GB were said to fit, and of one with nothing sent nothing was said."""
+    path = tmp_path / "s.yaml"
+    step = "{benchmark: train_step, shape: llama-8b, dtype: bfloat16, seq_len: 4096, layouts: [dp8+zero3]"
+    path.write_text(HEAD + f"  - {step}}}\n  - {step}, communication: fake}}\n")
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "l40s", "--ranks-per-gpu", "4"]).output
+    fits = [" ".join(line.split()) for line in shown.splitlines() if "fit" in line]
+    assert fits[:2] == [
+        "train_step/1n8/dp8+zero3 4 x 42.5 does not fit, 122.2 GB too much",
+        "rank_step/1n1/dp8+zero3 42.5 fits, 5.5 GB left",
+    ]
+
+
 def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(
