@@ -27,6 +27,12 @@ from clusterbench.units import quotient
 
 MICRO_BATCHES_TRIED = 1024
 
+OF_THE_JOB = (
+    *("shape", "seq_len", "micro_batch_size", "global_batch_size"),
+    *("dtype", "precision", "gradient_dtype", "device", "rank_order"),
+)
+"""What a suite has beside options of parallelisms, and the command line as options of its own."""
+
 
 @dataclass(frozen=True)
 class AskedDryRun:
@@ -195,6 +201,8 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
     values = {}
     for text in options:
         name, equals, value = text.partition("=")
+        if name in OF_THE_JOB:
+            raise SuiteError(f"--set {text}: it is an option of its own: --{name.replace('_', '-')} {value or 'VALUE'}")
         if name not in known:
             raise SuiteError(f"--set {text}: NAME=VALUE is wanted, of {', '.join(known)}.{nearest(name, known)}")
         if not equals:

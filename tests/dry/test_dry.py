@@ -309,6 +309,7 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
         ),
         (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
+        (["tp2", "--shape", "llama-tiny", "--set", "precision=pure_bfloat16"], "its own: --precision pure_bfloat16"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
         (
