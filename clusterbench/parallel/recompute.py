@@ -134,7 +134,9 @@ class Recompute(Parallelism):
             if ROWS in last and _has_one_expert(job):  # those that its expert made are gone: they were sent
                 last["again.experts"] -= rows / expert_parts
             elif ROWS in last:  # as they came there they are put in order
-                last[ROWS] -= rows
+                last[ROWS] -= rows / expert_parts
+        elif job.layout.spreads_experts and not _has_one_expert(job):  # as they came there, and as they came back
+            last[f"again.{SENT}rows"] = 2 * residual * job.shape.experts_per_token
         if EXCHANGED in held:
             last.update(self._exchanged(held, kept, job))
         return kept | outside, last
