@@ -43,6 +43,8 @@ class Accelerator:
         Exact product names under which drivers report it.
     gpus_per_node, server
         Of the server in which it is usually sold, and which that is; None and empty where servers differ.
+    lacks
+        Of ``bfloat16`` and ``float8`` (e4m3fn) those that it does not multiply.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Accelerator:
     note: str
     gpus_per_node: int | None = None
     server: str = ""
+    lacks: tuple[str, ...] = ()
 
     @property
     def usual_gpus_per_node(self) -> int:
@@ -85,7 +88,7 @@ def accelerators() -> dict[str, Accelerator]:
 def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
     optional = ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s", "pcie_bytes_per_s")
     required = ("nvml_names", "peak_flops_per_s", "source")
-    if unknown := sorted(set(entry) - {*optional, *required, "note", "gpus_per_node", "server"}):
+    if unknown := sorted(set(entry) - {*optional, *required, "note", "gpus_per_node", "server", "lacks"}):
         raise ValueError(f"hardware/{file}: [{name}] has unknown keys {', '.join(unknown)}.")
     if missing := [key for key in required if not entry.get(key)]:
         raise ValueError(f"hardware/{file}: [{name}] lacks {', '.join(missing)}.")
@@ -97,6 +100,7 @@ def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
         note=entry.get("note", ""),
         gpus_per_node=entry.get("gpus_per_node"),
         server=entry.get("server", ""),
+        lacks=tuple(entry.get("lacks", ())),
         **{key: entry.get(key) for key in optional},
     )
 

@@ -15,6 +15,7 @@ from math import gcd, prod
 from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
+from clusterbench.units import quotient
 from clusterbench.words import short
 
 AXES = ("pp", "dp", "cp", "tp")
@@ -610,7 +611,7 @@ def _ranks_left(text: str, degrees: Mapping[str, int | None], world_size: int | 
     if world_size < ranks or world_size % ranks:
         raise LayoutError(
             f"layout '{short(text)}' leaves no whole number of ranks to dp: "
-            f"{world_size} ranks / ({_equation(others)}) = {world_size / ranks:.4g}."
+            f"{world_size} ranks / ({_equation(others)}) = {quotient(world_size, ranks)}."
         )
     return world_size // ranks
 

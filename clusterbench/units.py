@@ -306,3 +306,13 @@ def digits(value: float, count: int = 4) -> str:
         return f"{value:,.0f}"
     text = f"{value:.{count}g}"
     return f"{value:.7f}".rstrip("0") if "e-" in text and abs(value) >= 1e-4 else text
+
+
+def quotient(number: int, by: int) -> str:
+    """Of what does not divide, so that it does not look whole.
+
+    >>> quotient(32, 3), quotient(8, 3), quotient(32003, 4), quotient(1, 2)
+    ('10.67', '2.667', '8000.75', '0.5')
+    """
+    value = number / by
+    return f"{value:.{4 if value < 100 else len(str(number // by)) + 3}g}"

@@ -313,6 +313,12 @@ def test_of_a_pipeline_the_fullest_stage_decides_whether_it_fits() -> None:
 def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:
     wrong = CliRunner().invoke(main, ["layout", "dp2", "--shape", "llama-tiny", "--gpu", "NVIDIA GB300"])
     assert (wrong.exit_code, wrong.output) == (2, "error: --gpu 'NVIDIA GB300': the tables have no memory of it.\n")
+    wrong = CliRunner().invoke(main, ["layout", "dp2", "--shape", "llama-tiny", "--gpu", "v100-sxm2-32gb"])
+    assert (wrong.exit_code, wrong.output) == (
+        2,
+        "error: --gpu v100-sxm2-32gb has no units for bfloat16, and what is told here is of bfloat16 training.\n"
+        "hint: 'clusterbench dry-run dp2 --dtype float32' with the same --shape and --gpu\n",
+    )
 
 
 @pytest.mark.parametrize("option", ["--gpu", "--seq-len", "--micro-batch-size", "--global-batch-size"])

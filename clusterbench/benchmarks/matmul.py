@@ -111,6 +111,9 @@ class Matmul(SustainedBenchmark):
         odd = [length for length in _shape(point) if length % _FLOAT8_MULTIPLE]
         if point["dtype"] == "float8" and odd:
             return f"a float8 product takes multiples of {_FLOAT8_MULTIPLE} only, and {odd[0]} is none"
+        card = place.cluster.accelerator
+        if point["dtype"] == "float8" and card is not None and "float8" in card.lacks:
+            return f"{card.name} has no units for float8 (e4m3fn)"
         return None
 
     def world_size(self, point: Point, place: Place) -> int:

@@ -12,6 +12,7 @@ from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import held_memory
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
+from clusterbench.expected.step import lacks_units
 from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, TrainingJob
@@ -339,7 +340,11 @@ class TrainStep(SustainedBenchmark):
     def objection(self, point: Point, place: Place) -> str | None:
         job = job_of(point, place.device)
         active = active_in(job.layout, from_options(point))
-        reason = trainer_of(point).objection(job, active) or _objection_of_each_node(point, job, place)
+        reason = (
+            trainer_of(point).objection(job, active)
+            or lacks_units(place.cluster.accelerator, job, active)
+            or _objection_of_each_node(point, job, place)
+        )
         if reason is None and place.cluster.ranks_per_gpu > 1 and any(each.reaches_memory for each in active):
             return f"async_tp needs a GPU for each rank, and {place.cluster.ranks_per_gpu} share one"
         return reason or (_objection_to_fake(point, job, active) if _is_fake(point) else None)

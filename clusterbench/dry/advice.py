@@ -1,4 +1,4 @@
-"""Single changes to a step that save memory; pure."""
+"""Changes to a step that save memory, one or two at a time; pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def changes(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Changed]
         active = active_in(changed.layout, options)
         if changed.objection() is None and objection_to(changed, active) is None:
             yield words, changed, options
+
+
+def pairs_of_changes(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Changed]:
+    """Two of these together, of two options, in either order."""
+    for first, changed, options in changes(job, every):
+        for second, both, with_both in changes(changed, options):
+            if first.split(" ")[0].rstrip("123") != second.split(" ")[0].rstrip("123"):
+                yield f"{first} and {second}", both, with_both
 
 
 def _candidates(job: TrainingJob, every: Sequence[Parallelism]) -> Iterator[Changed]:

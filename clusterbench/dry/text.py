@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from clusterbench.cluster import Accelerator
+from clusterbench.dry.advice import Changed, changes, pairs_of_changes
 from clusterbench.dry.work_text import work_text
 from clusterbench.expected.fits import CARDS_GB, CLOSE, NOT_SEEN, fit_words
 from clusterbench.expected.total import fullest_moment
@@ -28,6 +30,9 @@ LARGEST = 8
 
 MOST_LINES = 40
 """Of what is sent in order."""
+
+MOST_PAIRS = 5
+"""Of changes that make it fit together, where no single one does."""
 
 
 def dry_text(
@@ -84,25 +89,32 @@ def _fullest_of_stages(ranks: Sequence[DryRank], job: TrainingJob, rank_order: s
 def _what_would_fit(
     job: TrainingJob, every: Sequence[Parallelism], of_stages: Mapping[int, int], memory_gb: float
 ) -> Iterator[str]:
-    from clusterbench.dry.advice import changes
-
     now = {stage: _formula(job, every, stage) for stage in of_stages}
-    found = dict[str, str]()
-    for change, changed_job, changed in changes(job, every):
-        needed = max(
-            measured - now[stage] + _formula(changed_job, changed, stage) for stage, measured in of_stages.items()
-        )
-        if needed <= CLOSE * memory_gb * 1e9:
-            option = change.partition(" ")[0]
-            found.setdefault(option, f"  {change}: about {needed / 1e9:.1f} GB")
+
+    def fitting(tried: Iterable[Changed]) -> Mapping[object, str]:
+        """Of each option, or each two, the first that fits."""
+        found = dict[object, str]()
+        for change, changed_job, changed in tried:
+            options = frozenset(words.partition(" ")[0] for words in change.split(" and "))
+            if options in found:
+                continue
+            needed = max(
+                measured - now[stage] + _formula(changed_job, changed, stage) for stage, measured in of_stages.items()
+            )
+            if needed <= CLOSE * memory_gb * 1e9:
+                found[options] = f"  {change}: about {needed / 1e9:.1f} GB"
+        return found
+
+    single = fitting(changes(job, every))
+    found = single or fitting(pairs_of_changes(job, every))
     if not found:
         yield (
-            "No single change makes it fit: none of recomputation, ZeRO, offload, sequence parallelism, "
-            "micro_batch_size, loss_chunks, gradient_dtype and precision."
+            "No two changes make it fit, of recomputation, ZeRO, offload, sequence parallelism, micro_batch_size, "
+            "loss_chunks, gradient_dtype and precision. 'clusterbench advise' looks for layouts that fit."
         )
         return
-    yield "By formula, to be dry-run, it fits with:"
-    yield from found.values()
+    yield ("" if single else "No single change makes it fit. ") + "By formula, to be dry-run, it fits with:"
+    yield from islice(found.values(), len(single) or MOST_PAIRS)
 
 
 def _formula(job: TrainingJob, every: Sequence[Parallelism], stage: int) -> float:

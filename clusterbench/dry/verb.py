@@ -14,6 +14,7 @@ from clusterbench.dry import objection, stage_ranks
 from clusterbench.dry.processes import dry_ranks
 from clusterbench.dry.text import dry_text
 from clusterbench.errors import SuiteError, nearest
+from clusterbench.expected.step import lacks_units
 from clusterbench.job import TrainingJob
 from clusterbench.job.dry import DryRank
 from clusterbench.layout import AXES, ParallelLayout
@@ -22,8 +23,15 @@ from clusterbench.parallel import Parallelism, active_in, from_options, parallel
 from clusterbench.precision import MASTER, WIDE
 from clusterbench.shape_file import asked_shape
 from clusterbench.trainers.ours import Ours
+from clusterbench.units import quotient
 
 MICRO_BATCHES_TRIED = 1024
+
+OF_THE_JOB = (
+    *("shape", "seq_len", "micro_batch_size", "global_batch_size"),
+    *("dtype", "precision", "gradient_dtype", "device", "rank_order"),
+)
+"""What a suite has beside options of parallelisms, and the command line as options of its own."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,11 @@ def asked_dry_run(
             f"{wanted} has {wanted.world_size} ranks, and {num_nodes} nodes of {of_a_node} GPUs have "
             f"{num_nodes * of_a_node}.\nhint: dp* takes all that are left"
         )
+    if num_nodes is None and gpus_per_node and wanted.world_size > gpus_per_node and wanted.world_size % gpus_per_node:
+        raise SuiteError(
+            f"{wanted} has {wanted.world_size} ranks, and nodes of {gpus_per_node} GPUs do not share them evenly: "
+            f"{quotient(wanted.world_size, gpus_per_node)} nodes."
+        )
     values = _values(options)
     every = from_options(values)
     job = TrainingJob(
@@ -158,6 +171,8 @@ def asked_dry_run(
     job = _with_batch(job, every, global_batch_size)
     if reason := objection(job, every):
         raise SuiteError(f"{wanted} of {job.shape.name} cannot be dry-run: {reason}.")
+    if job.device == "cuda" and (reason := lacks_units(card, job, active_in(wanted, every))):
+        raise SuiteError(f"{wanted} of {job.shape.name} is not judged on --gpu {gpu}: {reason}.")
     for rank in ranks:
         if rank >= wanted.world_size:
             raise SuiteError(f"--rank {rank}: {wanted} has the ranks 0 to {wanted.world_size - 1}.")
@@ -186,6 +201,8 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
     values = {}
     for text in options:
         name, equals, value = text.partition("=")
+        if name in OF_THE_JOB:
+            raise SuiteError(f"--set {text}: it is an option of its own: --{name.replace('_', '-')} {value or 'VALUE'}")
         if name not in known:
             raise SuiteError(f"--set {text}: NAME=VALUE is wanted, of {', '.join(known)}.{nearest(name, known)}")
         if not equals:

@@ -86,6 +86,19 @@ def fastest_dtype(job: TrainingJob, active: Sequence[Parallelism]) -> str:
     return "float8" if any(parallelism.product_rounding for parallelism in active) else job.dtype
 
 
+def lacks_units(card: Accelerator | None, job: TrainingJob, active: Sequence[Parallelism]) -> str | None:
+    """Why a card does not multiply in the dtypes of a step; None where it does, or nothing is known of it."""
+    of_step = [dtype for dtype in (job.dtype, fastest_dtype(job, active)) if card is not None and dtype in card.lacks]
+    if card is None or not of_step:
+        return None
+    if "bfloat16" in of_step:
+        return (
+            f"dtype bfloat16: {card.name} has no units for it. torch emulates it slowly, and with other kernels of "
+            "attention than those whose memory is told. It has units for float32"
+        )
+    return f"float8: {card.name} has no units for e4m3fn, the float8 that operands are rounded to"
+
+
 def _bounds(job: TrainingJob, peak_flops_per_s: float, source: str) -> dict[str, Expected]:
     """What no step can be faster than: the fewest FLOPs by any convention, at the dense peak of every rank."""
     step_s = step_flops(job, "none", "causal") / (job.layout.world_size * peak_flops_per_s)

@@ -11,6 +11,7 @@ from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
 from clusterbench.precision import MASTER, NARROW, PRECISIONS, WIDE
 from clusterbench.shape import ModelShape
+from clusterbench.units import quotient
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -288,7 +289,7 @@ class TrainingJob:
         return (
             f"global_batch_size {self.global_batch_size} is no multiple of micro_batch_size {self.micro_batch_size} x "
             f"dp {self.layout.dp} = {per_forward}, so gradient_accumulation_steps would be "
-            f"{self.global_batch_size / per_forward:.4g}"
+            f"{quotient(self.global_batch_size, per_forward)}"
         )
 
     @property

@@ -17,6 +17,7 @@ from clusterbench.layout_view.meanings import MEANINGS, Mix, mix_of
 from clusterbench.layout_view.step import Phase, phases_of
 from clusterbench.parallel import active_in, expected_traffic, from_options, part_of
 from clusterbench.parallel._words import Meaning
+from clusterbench.units import quotient
 
 ENOUGH_MICRO_BATCHES = 4  # for each stage, by GPipe
 PEERS_SHOWN = 16
@@ -139,7 +140,7 @@ def view_layout(
     if layout.world_size % num_nodes:
         raise SuiteError(
             f"layout '{layout}' has {layout.world_size} ranks, which {num_nodes} nodes do not share evenly: "
-            f"{layout.world_size / num_nodes:.4g}. Say --num-nodes with a divisor of {layout.world_size}."
+            f"{quotient(layout.world_size, num_nodes)}. Say --num-nodes with a divisor of {layout.world_size}."
         )
     each = layout.world_size // num_nodes
     phases = phases_of(layout, job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterbench.cluster import Accelerator, card_with_memory, fewest_nodes
+from clusterbench.errors import SuiteError
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.layout_view import LayoutView, view_layout
@@ -37,6 +38,11 @@ def asked_view(
             asked_shape(shape), wanted, seq_len, sequences, micro_batch_size, dtype="bfloat16", device="cuda"
         )
     card = None if gpu is None else card_with_memory(gpu)
+    if card is not None and "bfloat16" in card.lacks:
+        raise SuiteError(
+            f"--gpu {gpu} has no units for bfloat16, and what is told here is of bfloat16 training.\n"
+            f"hint: 'clusterbench dry-run {layout} --dtype float32' with the same --shape and --gpu"
+        )
     if num_nodes is None:
         num_nodes = 1 if card is None else fewest_nodes(wanted.world_size, card.usual_gpus_per_node)
     return view_layout(wanted, num_nodes, rank_order, job), card

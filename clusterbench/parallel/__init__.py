@@ -388,8 +388,11 @@ class Parallelism(ABC):
         """
         return held
 
-    def moments(self, held: dict[str, float], job: TrainingJob) -> Iterable[dict[str, float]]:
-        """What a micro-batch holds when its forward is through, and where backward makes some of it anew also then."""
+    def moments(self, held: dict[str, float], job: TrainingJob, expert_parts: int) -> Iterable[dict[str, float]]:
+        """What a micro-batch holds when its forward is through, and where backward makes some of it anew also then.
+
+        ``expert_parts``: in how many it goes through the experts.
+        """
         yield self.activations(held, job)
 
     def full_moments(
@@ -800,6 +803,6 @@ def _moments(
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes, seq_len, micro_batch_size, device)
     moments = [activations(job, load)]
     for parallelism in active:
-        moments = [after for held in moments for after in parallelism.moments(held, job)]
+        moments = [after for held in moments for after in parallelism.moments(held, job, expert_parts(active, job))]
     kept = [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
     return [{name: size for name, size in held.items() if SENT not in name} for held in kept], kept

@@ -62,7 +62,9 @@ class AttentionBackend(Parallelism):
         if job.device == "cpu" and self.attention_backend not in ON_CPU:
             return f"{wanted} needs a GPU; on CPUs torch has {' and '.join(ON_CPU)}"
         if job.device == "cuda" and self.attention_backend in HALF_ONLY and job.dtype != "bfloat16":
-            return f"{wanted} computes in 16 bits only, not in {job.dtype}; efficient takes float32, math both"
+            shares_keys = job.shape.num_kv_heads != job.shape.num_heads
+            others = "math computes in it" if shares_keys else "efficient takes float32, math both"
+            return f"{wanted} computes in 16 bits only, not in {job.dtype}; {others}"
         if job.device == "cuda" and self.attention_backend == "efficient" and job.dtype == "float64":
             return f"{wanted} does not compute in float64; math does"
         shape = job.shape

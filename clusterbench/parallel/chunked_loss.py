@@ -11,6 +11,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Parallelism
 from clusterbench.shape import ModelShape
+from clusterbench.units import quotient
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
@@ -57,7 +58,7 @@ class ChunkedLoss(Parallelism):
         if tokens % self.loss_chunks:
             return (
                 f"loss_chunks {self.loss_chunks} does not divide the {tokens} tokens of a micro-batch on a rank: "
-                f"{tokens} / {self.loss_chunks} = {tokens / self.loss_chunks:.4g}"
+                f"{tokens} / {self.loss_chunks} = {quotient(tokens, self.loss_chunks)}"
             )
         return None
 

@@ -14,6 +14,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import RESULT, AttentionBlock, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import Meaning, PhaseWords, Remark, in_layers
+from clusterbench.units import quotient
 from clusterbench.words import Word, plural
 
 if TYPE_CHECKING:
@@ -95,14 +96,15 @@ class ContextParallel(Parallelism):
         cp, seq_len = job.layout.cp, job.seq_len
         if self.context in IN_TWO_CHUNKS and seq_len % (2 * cp):
             chunks = f"{2 * cp} chunks, two for each of cp{cp}"
-            return f"context {self.context} cuts seq_len {seq_len} into {chunks}: {seq_len / (2 * cp):.4g} tokens each"
+            return (
+                f"context {self.context} cuts seq_len {seq_len} into {chunks}: {quotient(seq_len, 2 * cp)} tokens each"
+            )
         if seq_len % cp:
-            return f"context {self.context} cuts seq_len {seq_len} over cp{cp}: {seq_len / cp:.4g} tokens each"
+            return f"context {self.context} cuts seq_len {seq_len} over cp{cp}: {quotient(seq_len, cp)} tokens each"
         if job.layout.sp and seq_len // cp % job.layout.tp:
             part, tp = seq_len // cp, job.layout.tp
-            return (
-                f"+sp cuts the {part} tokens that cp{cp} leaves of seq_len {seq_len} over tp{tp}: {part / tp:.4g} each"
-            )
+            each = quotient(part, tp)
+            return f"+sp cuts the {part} tokens that cp{cp} leaves of seq_len {seq_len} over tp{tp}: {each} each"
         return self._too_few_heads(job) if self.context == "ulysses" else self._unfit_heads(job)
 
     def _unfit_heads(self, job: TrainingJob) -> str | None:
@@ -120,12 +122,12 @@ class ContextParallel(Parallelism):
         left = f" that tp{job.layout.tp} leaves" if job.layout.uses("tp") else ""
         if heads % cp:
             spread = plural(heads, "attention head")
-            return f"context ulysses spreads the {spread}{left} over cp{cp}: {heads / cp:.4g} each"
+            return f"context ulysses spreads the {spread}{left} over cp{cp}: {quotient(heads, cp)} each"
         if kv_heads % cp and cp % kv_heads:
             more, fewer = max(kv_heads, cp), min(kv_heads, cp)
             return (
                 f"context ulysses needs kv heads that cp divides, or the other way round; "
-                f"the {kv_heads}{left} and cp{cp} give {more} / {fewer} = {more / fewer:.4g}"
+                f"the {kv_heads}{left} and cp{cp} give {more} / {fewer} = {quotient(more, fewer)}"
             )
         return None
 

@@ -14,6 +14,7 @@ from clusterbench.options import option
 from clusterbench.parallel import RESULT, SENT, Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
 from clusterbench.shape import SHAPES, ModelShape
+from clusterbench.units import quotient
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class ExpertParallel(Parallelism):
             with_experts = ", ".join(sorted(name for name, other in SHAPES.items() if other.has_experts))
             return f"{asked}, but {shape.name} has none; shapes with experts are {with_experts}" if asked else None
         if shape.num_experts % layout.ep:
-            share = f"{shape.num_experts} / {layout.ep} = {shape.num_experts / layout.ep:.4g}"
+            share = f"{shape.num_experts} / {layout.ep} = {quotient(shape.num_experts, layout.ep)}"
             return f"ep{layout.ep} does not divide the {shape.num_experts} experts of {shape.name}: {share}"
         if layout.tp > 1 and not layout.sp:
             return (

@@ -180,7 +180,10 @@ class FullySharded(Parallelism):
         begin = {stage: first for stage, (first, _) in job.order.backwards.items()}
         end = {stage: last for stage, (_, last) in job.order.backwards.items()}
         kept_from = begin if job.layout.zero == 3 else dict.fromkeys(begin, 0)
-        never_sharded = states["gradients"] - sum(shares.values())
+        # experts that are spread over all copies: they are whole, from the first backward of their stage on
+        alone = states["gradients"] - sum(shares.values())
+        layers = {stage: of.num_layers for stage, of in groups.items()}
+        never_sharded = {stage: alone * number / sum(layers.values()) for stage, number in layers.items()}
         at_once, gradients = 0.0, 0.0
         for stage, over in end.items():
             layer, _, root = groups[stage]  # the root is reduced first, while all is there
@@ -198,8 +201,9 @@ class FullySharded(Parallelism):
                 beside = max(is_rounded * rounding, reducing * (at == over))
                 unreduced = sum(whole[other] for other in end if begin[other] <= at <= end[other])
                 reduced = sum(shares[other] for other in end if end[other] < at)
-                gradients = max(gradients, unreduced + reduced + beside)
-        return {"parameters": states["parameters"] + at_once, "gradients": gradients + never_sharded}
+                whole_for_good = sum(never_sharded[other] for other in end if begin[other] <= at)
+                gradients = max(gradients, unreduced + reduced + whole_for_good + beside)
+        return {"parameters": states["parameters"] + at_once, "gradients": gradients}
 
     def sharding(self, job: TrainingJob, chunk: Chunk) -> Sharding:
         """How the weights of a chunk come and go, in bytes."""

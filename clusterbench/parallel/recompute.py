@@ -104,7 +104,9 @@ class Recompute(Parallelism):
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
         return self.moments(held, job)[0]
 
-    def moments(self, held: dict[str, float], job: TrainingJob) -> tuple[dict[str, float], dict[str, float]]:
+    def moments(
+        self, held: dict[str, float], job: TrainingJob, expert_parts: int = 1
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """What is kept from forward to backward, and what lives when the last layer has been computed again.
 
         By then the loss has let go of its logits, and norm and head of what they held.
@@ -122,7 +124,7 @@ class Recompute(Parallelism):
                 again[f"{SENT}{name}"] = size_bytes
         if not self._norms_copy(job):  # the layer's input is the input its norm keeps
             again["layer.attention_norm.input"] -= residual
-        last = kept | again | self._passing(job)
+        last = kept | again | self._passing(job, expert_parts)
         if self.recompute == "selective":
             # what attention has given to the residual stream is used up, and its blocks are joined
             given = ("layer.products", f"layer.{RESULT}{SENT}sums")
@@ -130,9 +132,11 @@ class Recompute(Parallelism):
             last |= {name: last[name] - last[name] / job.num_layers for name in used_up}
             rows = residual * job.shape.experts_per_token
             if ROWS in last and _has_one_expert(job):  # those that its expert made are gone: they were sent
-                last["again.experts"] -= rows
+                last["again.experts"] -= rows / expert_parts
             elif ROWS in last:  # as they came there they are put in order
-                last[ROWS] -= rows
+                last[ROWS] -= rows / expert_parts
+        elif job.layout.spreads_experts and not _has_one_expert(job):  # as they came there, and as they came back
+            last[f"again.{SENT}rows"] = 2 * residual * job.shape.experts_per_token
         if EXCHANGED in held:
             last.update(self._exchanged(held, kept, job))
         return kept | outside, last
@@ -181,17 +185,18 @@ class Recompute(Parallelism):
         """Whether a norm keeps its input in another precision than it came in."""
         return job.device != "cuda" and job.compute_bytes < 4
 
-    def _passing(self, job: TrainingJob) -> dict[str, float]:
+    def _passing(self, job: TrainingJob, expert_parts: int) -> dict[str, float]:
         """What else lives while the last part of a layer is computed again.
 
         What the residual stream is before it, where the norm keeps a copy of that. With experts, of which all is
-        needed, to the last sum: their rows times their weights, before they are summed; and the result of shared ones.
-        With sp a norm's part of the sequence.
+        needed, to the last sum: their rows times their weights, before they are summed, of the last part beside the
+        sums of those before it; and the result of shared ones. With sp a norm's part of the sequence.
         """
         residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
         passing = {"again.stream": residual} if self._norms_copy(job) else {}
         if job.shape.has_experts:
-            streams = job.shape.experts_per_token + bool(job.shape.num_shared_experts)
+            sums = (expert_parts - 1) / expert_parts
+            streams = job.shape.experts_per_token / expert_parts + sums + bool(job.shape.num_shared_experts)
             passing["again.experts"] = residual * streams
         elif job.layout.sp:  # what the norm gave, which is kept as it was gathered
             passing["again.normed"] = residual

@@ -11,6 +11,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import RESULT, SENT, Parallelism, Traffic, Twin
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.tensor import crossing_bytes, crossing_traffic, slices_work_together
+from clusterbench.units import quotient
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class SequenceParallel(Parallelism):
         cp, tp = job.layout.cp, job.layout.tp
         if job.seq_len % (cp * tp):
             over = f"cp{cp} and tp{tp}, which do" if cp > 1 else f"tp{tp}, which does"
-            return f"+sp cuts seq_len {job.seq_len} over {over} not divide it: {job.seq_len / (cp * tp):.4g}"
+            return f"+sp cuts seq_len {job.seq_len} over {over} not divide it: {quotient(job.seq_len, cp * tp)}"
         return None
 
     def twin(self, job: TrainingJob) -> Twin:

@@ -12,6 +12,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import RESULT, SENT, Parallelism, Slack, Traffic
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark, in_layers
+from clusterbench.units import quotient
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -102,13 +103,13 @@ class TensorParallel(Parallelism):
             ("rows of the vocabulary", shape.vocab_size),
         ):
             if number % tp:
-                share = f"{number} / {tp} = {number / tp:.4g}"
+                share = f"{number} / {tp} = {quotient(number, tp)}"
                 return f"tp{tp} does not divide the {number} {what} of {shape.name}: {share}"
         larger, smaller = max(shape.num_kv_heads, tp), min(shape.num_kv_heads, tp)
         if larger % smaller:
             return (
                 f"tp{tp} and the {shape.num_kv_heads} kv heads of {shape.name} do not divide one another: "
-                f"{larger} / {smaller} = {larger / smaller:.4g}"
+                f"{larger} / {smaller} = {quotient(larger, smaller)}"
             )
         return None
 

@@ -33,11 +33,12 @@ def expect_reasonable(suite: Suite, item: Item, num_places: int, room: int) -> N
 def expect_sound_values(suite: Suite, item: Item, requests: Sequence[Request]) -> None:
     """A value that is objected to everywhere and in every combination was a mistake to write.
 
-    One that is objected to here only, because nodes or ranks are few, is refused.
+    One that is objected to here only, because nodes or ranks are few or the card lacks something, is refused.
     """
     hopeless = _hopeless_values(requests)
     if hopeless:
-        cluster = replace(requests[0].place.cluster, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=())
+        here = requests[0].place.cluster
+        cluster = replace(here, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=(), gpu_name=None)
         elsewhere = _hopeless_values(list(requests_of(suite, item, [Place(cluster, ROOMY_NODES)])))
         for written, reason in hopeless.items():
             if written in elsewhere:

@@ -11,12 +11,12 @@ from clusterbench.cluster import Cluster
 from clusterbench.expected.fits import NOT_SEEN, fit, fit_words
 from clusterbench.expected.memory import TOTAL, not_predicted
 from clusterbench.parallel import active_in, from_options
-from clusterbench.types import Case, Floor, Plan, Refusal, metric_key
-from clusterbench.units import duration, format_value
+from clusterbench.types import NOTHING_SENT, Case, Floor, Plan, Refusal, metric_key
+from clusterbench.units import digits, duration, format_value
 from clusterbench.words import aligned, comment, few, plural
 
 PEAK = "peak_memory"
-WHOLE = metric_key(PEAK, category=TOTAL)
+WHOLE, WHOLE_OF_ONE = metric_key(PEAK, category=TOTAL), metric_key(PEAK, category=TOTAL, source=NOTHING_SENT)
 
 
 def plan_text(plan: Plan) -> str:
@@ -98,7 +98,7 @@ def _fits(plan: Plan) -> list[str]:
     if card is None or not card.memory_bytes or not cases:
         return []
     unknown: dict[str, int] = {}
-    rows = [[case.id, *_fit_of(case, card.memory_bytes, unknown)] for case in cases]
+    rows = [[case.id, *_fit_of(case, plan.cluster, card.memory_bytes, unknown)] for case in cases]
     about = f"of the {card.memory_bytes / 1e9:g} GB of {plan.cluster.gpu_name}"
     return [
         *aligned(["case", "at most", about], rows, ["", "(GB)", ""]),
@@ -107,10 +107,14 @@ def _fits(plan: Plan) -> list[str]:
     ]
 
 
-def _fit_of(case: Case, memory_bytes: float, unknown: dict[str, int]) -> tuple[str, str]:
-    if WHOLE in case.expected:
-        needed_bytes = case.expected[WHOLE].value
-        return f"{needed_bytes / 1e9:.1f}", fit_words(needed_bytes, memory_bytes)
+def _fit_of(case: Case, cluster: Cluster, memory_bytes: float, unknown: dict[str, int]) -> tuple[str, str]:
+    """Of one rank, and whether all fit that share the fullest GPU: consecutive ones (``Member.gpu_of``)."""
+    whole = next((case.expected[key] for key in (WHOLE, WHOLE_OF_ONE) if key in case.expected), None)
+    if whole is not None:
+        sharing = min(cluster.ranks_per_gpu, case.world_size // case.num_nodes)
+        gigabytes = whole.value / 1e9
+        each = f"{gigabytes:.1f}" if gigabytes >= 0.1 else digits(gigabytes, 2)
+        return (f"{sharing} x {each}" if sharing > 1 else each), fit_words(sharing * whole.value, memory_bytes)
     job = job_of(case.point, case.device)
     reasons = not_predicted(job, active_in(job.layout, from_options(case.point)))
     why = reasons.get(TOTAL, "the trainer does not say how much it holds at one moment")

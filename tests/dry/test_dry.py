@@ -88,7 +88,24 @@ def test_what_would_make_it_fit_follows_where_it_does_not() -> None:
     assert "By formula, to be dry-run, it fits with:\n" in words(80)
     assert "  +zero3: about " in words(80)
     assert "fits with" not in words(141)
-    assert "No single change" in words(24)
+    assert "No two changes make it fit, of" in words(4)
+
+
+def test_two_changes_are_advised_where_no_one_is_enough() -> None:
+    """Of 8B on 80 GB and of 70B on eight of them it was said that no change makes them fit, and no more."""
+    job = make_job("tp1", shape="llama-8b", seq_len=4096, dtype="bfloat16", device="cuda")
+    job = replace(job, micro_batch_size=1, global_batch_size=1)
+    rank = replace(RANK, rank=0, memory={**RANK.memory, "total": 145_598_000_000})
+    lines = dry_text([rank], job, from_options({}), {0: "any"}, 80).splitlines()
+    assert lines[1:4] == [
+        "No single change makes it fit. By formula, to be dry-run, it fits with:",
+        "  recompute selective and precision pure_bfloat16: about 66.9 GB",
+        "",
+    ]
+    large = make_job("dp8+zero3", shape="llama-70b", seq_len=4096, dtype="bfloat16", device="cuda")
+    large = replace(large, micro_batch_size=1, global_batch_size=8)
+    rank = replace(RANK, memory={**RANK.memory, "total": 227_859_000_000})
+    assert "  offload and recompute full: about 49.0 GB\n" in dry_text([rank], large, from_options({}), {3: "any"}, 80)
 
 
 def test_offload_is_advised_with_what_its_dry_run_needs() -> None:
@@ -285,10 +302,20 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
     [
         (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
         (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
+        (["tp1", "--shape", "llama-tiny", "--gpu", "v100-sxm2-32gb"], "on --gpu v100-sxm2-32gb: dtype bfloat16: v100-"),
+        (
+            ["tp1", "--shape", "llama-tiny", "--gpu", "a100-sxm4-80gb", "--set", "float8=rowwise"],
+            "on --gpu a100-sxm4-80gb: float8: a100-sxm4-80gb has no units for e4m3fn",
+        ),
         (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
+        (["tp2", "--shape", "llama-tiny", "--set", "precision=pure_bfloat16"], "its own: --precision pure_bfloat16"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
+        (
+            ["dp8", "--shape", "llama-tiny", "--gpus-per-node", "3"],
+            "nodes of 3 GPUs do not share them evenly: 2.667 no",
+        ),
         (["tp3", "--shape", "llama-tiny"], "tp3 of llama-tiny cannot be dry-run: tp3 does not divide"),
         (["pp8", "--shape", "llama-tiny"], "pp8 with 1 chunk per rank has 8 stages, and llama-tiny has 4 layers"),
         (["dp2", "--shape", "llama-tiny", "--set", "schedule=zbv"], "--set schedule has no effect: it belongs to Pip"),

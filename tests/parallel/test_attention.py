@@ -41,6 +41,8 @@ def test_kernels_of_16_bits_are_refused_in_float32(backend: str) -> None:
     assert objection(backend, dtype="float32") == (
         f"attention_backend {backend} computes in 16 bits only, not in float32; efficient takes float32, math both"
     )
+    # efficient is refused where queries share keys
+    assert (objection(backend, dtype="float32", shape="llama-8b") or "").endswith("; math computes in it")
 
 
 def test_efficient_is_refused_in_float64() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 import pytest
@@ -374,6 +375,19 @@ def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
     assert "memory is predicted" not in without
 
 
+def test_ranks_that_share_a_card_have_to_fit_together_and_one_that_runs_alone_by_itself(tmp_path):
+    """Four ranks of 42.5 GB on one of 48 GB were said to fit, and of one with nothing sent nothing was said."""
+    path = tmp_path / "s.yaml"
+    step = "{benchmark: train_step, shape: llama-8b, dtype: bfloat16, seq_len: 4096, layouts: [dp8+zero3]"
+    path.write_text(HEAD + f"  - {step}}}\n  - {step}, communication: fake}}\n")
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "l40s", "--ranks-per-gpu", "4"]).output
+    fits = [" ".join(line.split()) for line in shown.splitlines() if "fit" in line]
+    assert fits[:2] == [
+        "train_step/1n8/dp8+zero3 4 x 42.5 does not fit, 122.2 GB too much",
+        "rank_step/1n1/dp8+zero3 42.5 fits, 5.5 GB left",
+    ]
+
+
 def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(
@@ -384,3 +398,28 @@ def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
     fits = shown[shown.index("of the 141 GB of NVIDIA H200") :]
     assert "train_step/1n8/pp2-dp4+zero3  -        not predicted [1]\n" in fits
     assert "# [1] FSDP gathers and reduces stages of a pipeline one after the other" in fits
+
+
+def test_dtypes_that_a_card_has_no_units_for_are_refused_on_it(tmp_path):
+    """A V100 was asked for bfloat16 and an A100 for float8 without a word; the shipped suites ask for both."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        HEAD + "  - {benchmark: train_step, shape: llama-1b, dtype: [float32, bfloat16], layouts: [dp8]}\n"
+        "  - {benchmark: train_step, shape: llama-1b, dtype: bfloat16, float8: [none, rowwise], layouts: [tp8]}\n"
+        "  - {benchmark: matmul, dtype: [bfloat16, float8], sizes: [8192]}\n"
+    )
+
+    def reasons(card):
+        shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", card, "--json"])
+        assert shown.exit_code == 0, shown.output
+        return {refusal["reason"].rstrip(".") for refusal in json.loads(shown.stdout)["refusals"]}
+
+    of_float8 = "float8: {0} has no units for e4m3fn, the float8 that operands are rounded to"
+    assert reasons("h100-sxm-80gb") == set()
+    for card in ("a100-sxm4-80gb", "mi300x"):
+        assert reasons(card) == {of_float8.format(card), f"{card} has no units for float8 (e4m3fn)"}
+    assert reasons("v100-sxm2-32gb") == {
+        "dtype bfloat16: v100-sxm2-32gb has no units for it. torch emulates it slowly, and with other kernels of "
+        "attention than those whose memory is told. It has units for float32",
+        "v100-sxm2-32gb has no units for float8 (e4m3fn)",
+    }
