@@ -44,10 +44,10 @@ def _head(plan: Plan) -> list[str]:
 def fit_sentence(plan: Plan) -> str:
     """How many training cases fit the card by formula; empty where its memory or that of every case is unknown."""
     card = plan.cluster.accelerator
-    needed = [case.expected[WHOLE].value for case in plan.cases if WHOLE in case.expected]
+    needed = [needed for case in plan.cases if (needed := _needed(case, plan.cluster)) is not None]
     if card is None or not card.memory_bytes or not needed:
         return ""
-    fits = Counter(fit(size, card.memory_bytes) for size in needed)
+    fits = Counter(fit(sharing * of_rank, card.memory_bytes) for sharing, of_rank in needed)
     counts = f"fits {fits['fits']:,}, close {fits['close, measure it']:,}, does not fit {fits['does not fit']:,}"
     return f"memory is predicted of {plural(len(needed), 'training case')}: {counts}"
 
@@ -108,17 +108,22 @@ def _fits(plan: Plan) -> list[str]:
 
 
 def _fit_of(case: Case, cluster: Cluster, memory_bytes: float, unknown: dict[str, int]) -> tuple[str, str]:
-    """Of one rank, and whether all fit that share the fullest GPU: consecutive ones (``Member.gpu_of``)."""
-    whole = next((case.expected[key] for key in (WHOLE, WHOLE_OF_ONE) if key in case.expected), None)
-    if whole is not None:
-        sharing = min(cluster.ranks_per_gpu, case.world_size // case.num_nodes)
-        gigabytes = whole.value / 1e9
+    """Of one rank, and whether all fit that share the fullest GPU."""
+    if (needed := _needed(case, cluster)) is not None:
+        sharing, of_rank = needed
+        gigabytes = of_rank / 1e9
         each = f"{gigabytes:.1f}" if gigabytes >= 0.1 else digits(gigabytes, 2)
-        return (f"{sharing} x {each}" if sharing > 1 else each), fit_words(sharing * whole.value, memory_bytes)
+        return (f"{sharing} x {each}" if sharing > 1 else each), fit_words(sharing * of_rank, memory_bytes)
     job = job_of(case.point, case.device)
     reasons = not_predicted(job, active_in(job.layout, from_options(case.point)))
     why = reasons.get(TOTAL, "the trainer does not say how much it holds at one moment")
     return "-", f"not predicted {_note(unknown, why)}"
+
+
+def _needed(case: Case, cluster: Cluster) -> tuple[int, float] | None:
+    """How many ranks share the fullest GPU, consecutive ones (``Member.gpu_of``), and bytes of each."""
+    whole = next((case.expected[key] for key in (WHOLE, WHOLE_OF_ONE) if key in case.expected), None)
+    return None if whole is None else (min(cluster.ranks_per_gpu, case.world_size // case.num_nodes), whole.value)
 
 
 def _asked(cases: Iterable[Case]) -> list[str]:

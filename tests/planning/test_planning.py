@@ -382,7 +382,8 @@ def test_ranks_that_share_a_card_have_to_fit_together_and_one_that_runs_alone_by
     path.write_text(HEAD + f"  - {step}}}\n  - {step}, communication: fake}}\n")
     shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "l40s", "--ranks-per-gpu", "4"]).output
     fits = [" ".join(line.split()) for line in shown.splitlines() if "fit" in line]
-    assert fits[:2] == [
+    assert fits[:3] == [
+        "# memory is predicted of 2 training cases: fits 1, close 0, does not fit 1",
         "train_step/1n8/dp8+zero3 4 x 42.5 does not fit, 122.2 GB too much",
         "rank_step/1n1/dp8+zero3 42.5 fits, 5.5 GB left",
     ]
