@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -11,6 +13,7 @@ from clusterbench.cases.sweeps import sweep_name
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.lines import Lines, Mark, Series
 from clusterbench.formulas.statistics import median
+from clusterbench.formulas.student_t import quantile
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History, iteration_times
 from clusterbench.units import format_bytes
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 
 MOST, MOST_CURVES, MOST_NAMED = 4, 6, 3
 FASTER = 1.05
-"""How many times as fast a setting has to be, by the slowest of its repeats over the fastest of the default's."""
+"""How many times as fast a setting has to be, to be worth a name."""
+LEVEL = 0.003
+"""Chance at which repeats of one size would seem to show it; two sizes in a row have to."""
 FEWEST_REPEATS = 3
 FEWEST_SIZES = 2
 """In a row: of many sizes and settings there is always one that is lucky at one size."""
@@ -40,11 +45,17 @@ class Timed:
     def times_as_fast(self, default: Timed) -> float | None:
         return default.row.value / self.row.value if self.row.value and default.row.value else None
 
-    def is_faster(self, default: Timed) -> bool | None:
-        """Whether repeats show it; None where there are too few of them."""
+    @property
+    def logarithms(self) -> Sequence[float]:
+        return [math.log(seconds) for seconds in self.repeats_s]
+
+    def is_faster(self, default: Timed, noise: float) -> bool | None:
+        """Whether repeats show it, each of which is off by ``noise`` times a root; None where they are too few."""
         if min(len(self.repeats_s), len(default.repeats_s)) < FEWEST_REPEATS:
             return None
-        return min(default.repeats_s) > FASTER * max(self.repeats_s)
+        ahead = fmean(default.logarithms) - fmean(self.logarithms)
+        of_means = math.sqrt(1 / len(self.repeats_s) + 1 / len(default.repeats_s))
+        return ahead > max(math.log(FASTER), noise * of_means)
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,19 @@ class Call:
     def _faster(self, name: str) -> Iterator[tuple[float, bool | None]]:
         for size, timed in sorted(self.settings[name].items()):
             if size in self.default:
-                yield size, timed.is_faster(self.default[size])
+                yield size, timed.is_faster(self.default[size], self._noise[size])
+
+    @cached_property
+    def _noise(self) -> dict[float, float]:
+        """By size how far one repeat may be off by chance, by Student's t: repeats of all settings differ alike."""
+        noise = {}
+        for size, default in self.default.items():
+            timed = [default, *(of[size] for of in self.settings.values() if size in of)]
+            repeated = [each.logarithms for each in timed if len(each.repeats_s) >= FEWEST_REPEATS]
+            degrees = sum(len(each) - 1 for each in repeated)
+            squares = sum((value - fmean(each)) ** 2 for each in repeated for value in each)
+            noise[size] = quantile(LEVEL, degrees) * math.sqrt(squares / degrees) if degrees else math.inf
+        return noise
 
 
 class ForcedSettings(Chart[list[Call]]):
@@ -103,9 +126,9 @@ class ForcedSettings(Chart[list[Call]]):
     --------------
     The dotted level is the library's own choice, with no variable set: what is above it is faster. A setting is forced
     for all sizes, so most are ahead at some and far behind at others; what counts is whether any is ahead where the job
-    sends. It is named where all of its repeats are faster than all of the default's by 5 %, at two sizes in a row, with
-    three repeats or more. Each result was proven before it was timed: a protocol that a machine cannot do may send
-    other bytes. On CPU ranks NCCL is not in use, and its variables change nothing.
+    sends. It is named where its repeats, three or more, are faster than the default's by 5 % and by more than repeats
+    of that size differ, at two sizes in a row. Each result was proven before it was timed: a protocol that a machine
+    cannot do may send other bytes. On CPU ranks NCCL is not in use, and its variables change nothing.
     """
 
     title: ClassVar[str] = "Forced settings against the library's own choice"
