@@ -477,6 +477,21 @@ def test_a_communicator_that_loses_swaps_or_leaves_out_is_caught(fault, size_byt
         assert any(f"{name} gave wrong results on rank " in error for error in of_ranks), name
 
 
+LOST_ON = {"broadcast": 0b1111, "scatter": 0b1111, "gather": 0b0001, "reduce": 0b0001, "send_recv": 0b0100}
+"""Ranks that get less where what rank 1 gives is lost, of a root what rank 0 gives; of the others all."""
+
+
+@pytest.mark.gloo
+def test_every_rank_that_got_less_says_so():
+    cases = [(name, {"min_size": 256, "max_size": 256}) for name in COLLECTIVES]
+    ranks = run_ranks(4, _caught, cases, "lost")
+    said = {
+        name: sum(bool(error) << rank for rank, error in enumerate(of_ranks))
+        for (name, _), of_ranks in zip(cases, zip(*ranks, strict=True), strict=True)
+    }
+    assert said == {name: LOST_ON.get(name, 0b1111) for name in COLLECTIVES}
+
+
 def _caught_behind_the_clock(cases):
     """What is said of a group that sends nothing from the second call on."""
     rig, caught = rig_here(), []
@@ -616,6 +631,15 @@ def test_a_sweep_has_its_latency_peak_half_and_line():
     assert figures(derived, "beta")[0][2] == pytest.approx(2e9)
     assert figures(derived, "fit_error")[0][2] < 1e-9
     assert largest == rows[-1].point["size_bytes"]
+
+
+def test_the_peak_is_that_of_the_bus_and_in_the_middle_of_a_sweep_where_it_is_there():
+    """8 ranks: 2 * 7 / 8 of 2**23 B in 4 ms, 3.67 GB/s; from 512 KiB on half of that."""
+    rows = list(sweep("all_reduce", lambda size: 4e-3 if size <= 2**23 else size / 1e9, 12))
+    derived = list(COLLECTIVES["all_reduce"].across(rows))
+    ((case, _, peak, basis),) = figures(derived, "peak_busbw")
+    assert (case, basis) == ("all_reduce/8MiB-float32", "at 8MiB, of 8B to 32MiB")
+    assert peak == pytest.approx(3.670016e9)
 
 
 def test_each_segment_of_a_switch_has_its_own_line():

@@ -299,6 +299,38 @@ def _proven_behind_the_clock(fault, moment):
     return said
 
 
+def _one_wrong_message_of_a_window(kind, number):
+    """What the pass of two ranks says where the third message of a window differs, one way or both."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    rig = Rig(rank=rank, world_size=2, local_rank=0, host="here", device=torch.device("cpu"))
+    real, step = link_matrix.transfer, LinkMatrix.prepare(rig, point(2, between="ranks", window=4))
+
+    def broken(sent, received, peer):
+        real(sent, received, peer)
+        if rank == 1 and len(received) == 4 and (kind == "both") == (len(sent) == 4):
+            received[number][7] += 1
+
+    step.check()
+    link_matrix.transfer = broken
+    try:
+        step.passes[SAMPLES]()
+    except WrongResult as error:
+        return str(error)
+    finally:
+        link_matrix.transfer = real
+    return ""
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("kind", "number"), [("forth", 2), ("both", 3)])
+def test_every_message_of_a_window_is_compared(kind, number):
+    right, wrong = run_ranks(2, _one_wrong_message_of_a_window, kind, number)
+    assert right == ""
+    assert wrong.startswith("the message from rank 0 to rank 1 gave wrong results on rank 1 (host here): 1 of 1024 ele")
+
+
 _FAULTS = [(3, fault, moment) for fault in ("nothing", "half", "another's") for moment in ("timed", "pass")]
 _proofs = Calls(_proven_behind_the_clock, [*_FAULTS, (3, "", "never")])
 
