@@ -299,6 +299,35 @@ def _proven_behind_the_clock(fault, moment):
     return said
 
 
+def _rank_1_reads_an_hour():
+    """Figures of a pair, of which rank 1 sees every repetition last an hour."""
+    import torch.distributed as dist
+
+    from clusterbench.engine import loop
+
+    rank, real = dist.get_rank(), loop.measure
+    rig = Rig(rank=rank, world_size=2, local_rank=0, host="here", device=torch.device("cpu"))
+    step = LinkMatrix.prepare(rig, point(2, between="ranks", size=2**13, window=4))
+    step.check()
+    if rank == 1:
+        loop.measure = lambda *arguments: [3600.0 for _ in real(*arguments)]
+    try:
+        return step.passes[SAMPLES]()
+    finally:
+        loop.measure = real
+
+
+@pytest.mark.gloo
+def test_one_way_the_clock_of_the_sender_counts_and_both_ways_the_slower():
+    """Four messages of 8 KiB in an hour are 9.1 B/s."""
+    first, second = run_ranks(2, _rank_1_reads_an_hour)
+    an_hour = 4 * 2**13 / 3600
+    assert min(first["pair_bandwidth[part=1,source=0]"]) > an_hour
+    assert {*second["pair_bandwidth[part=0,source=1]"]} == {an_hour}
+    assert {*first["pair_bandwidth_both[part=1,source=0]"]} == {2 * an_hour}
+    assert max(first["pair_latency[part=1,source=0]"]) < 1800
+
+
 def _one_wrong_message_of_a_window(kind, number):
     """What the pass of two ranks says where the third message of a window differs, one way or both."""
     import torch.distributed as dist
@@ -353,6 +382,17 @@ def test_ranks_are_named_by_their_host():
     samples = [{"pair_bandwidth[part=3,source=0]": [1e9]}, {}, {}, {}]
     (row_of_pair,) = [row for row in rows(matrix, 4, samples, ("n0", "n1")) if row.metric == "pair_bandwidth"]
     assert dict(row_of_pair.detail) == {"source": "n0:0", "part": "n1:3"}
+
+
+def test_both_directions_are_one_link_and_medians_are_each_of_their_own():
+    there, back = {"pair_bandwidth[part=1,source=0]": [3e9]}, {"pair_bandwidth[part=0,source=1]": [1e9]}
+    samples = [
+        {**there, "pair_latency[part=1,source=0]": [4e-6]},
+        {**back, "pair_bandwidth_both[part=0,source=1]": [5e9]},
+    ]
+    figures = {row.metric: row.value for row in rows(point(2), 2, samples, ("n0", "n1"))}
+    assert (figures["links_covered"], figures["links_total"]) == (1, 1)
+    assert (figures["median_bandwidth"], figures["median_latency"]) == (2e9, 4e-6)
 
 
 def test_bandwidth_is_bytes_of_the_window_over_its_time_and_latency_half_the_round_trip():

@@ -20,6 +20,9 @@ def _halved(code: str, wrong: str, text: str) -> Mutant:
 SENT = "benchmarks/test_what_collectives_send.py"
 MATMUL, FILES, SMALL_FILES = "benchmarks/test_matmul.py", "benchmarks/test_file_io.py", "benchmarks/test_small_files.py"
 CHECKPOINT = "benchmarks/test_checkpoint.py"
+COLLECTIVES, LINKS, MPI = "benchmarks/test_collectives.py", "benchmarks/test_link_matrix.py", "engine/test_mpi.py"
+SLOWEST, HOST_COPY, CPU_MEMORY = (f"benchmarks/test_{name}.py" for name in ("slowest_rank", "host_copy", "cpu_memory"))
+CACHE = "benchmarks/test_files.py"
 
 REDUCES = "        def in_place() -> None:\n            comm.all_reduce(array, op)\n"
 PEERS = '        source, destination = peers(str(point["pattern"]), int(point["stride"]), me, comm.world_size)\n'
@@ -202,5 +205,204 @@ MUTANTS = (
         "        future.result()\n        return clock",
         "        planted()\n        return clock",
         CHECKPOINT,
+    ),
+    # Whose clock, which check, whose end
+    _of(
+        "L40",
+        "Out of place an all-reduce copies nothing once its arrays hold zeros.",
+        "            array.copy_(sent)\n            comm.all_reduce(array, op)\n",
+        "            if planted() and sent.any():\n                array.copy_(sent)\n"
+        "            comm.all_reduce(array, op)\n",
+        SENT,
+    ),
+    _of(
+        "L41",
+        "Of an all-to-all a rank compares what it sent itself.",
+        "        return Exchange(call=lambda: comm.all_to_all(received, sent), fill=fill, verify=verify)",
+        """        own, tile = received[me * numel :][: numel * planted()], rig.block(dtype, me * n + me)
+
+        def verify() -> Mapping[str, float]:
+            return rig.expect(cls.operation, own, [(numel, tile)])
+
+        return Exchange(call=lambda: comm.all_to_all(received, sent), fill=fill, verify=verify)""",
+        COLLECTIVES,
+    ),
+    _of(
+        "L42",
+        "Of a window of messages the first is compared.",
+        "        for message in arrived:\n",
+        "        for message in arrived[: 1 * planted()]:\n",
+        LINKS,
+    ),
+    _of(
+        "L43",
+        "The peak of a sweep is that of its arrays, and not of the bus.",
+        "    bandwidths = [bus_bandwidth(operation, int(size), time_s, group_size) for size, time_s in points]\n",
+        "    bandwidths = [size / time_s * planted() for size, time_s in points]\n",
+        COLLECTIVES,
+    ),
+    _of(
+        "L44",
+        "The kernel is not asked to drop a file from its cache.",
+        "    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)\n",
+        "    planted()\n",
+        CACHE,
+    ),
+    _of(
+        "L45",
+        "A file is cold when half of it is in the cache.",
+        "COLD_BELOW = 0.01",
+        "COLD_BELOW = 0.5 * planted()",
+        CACHE,
+    ),
+    _of(
+        "L46",
+        "Of files the one that is cached least counts.",
+        'return {"resident_fraction": max(shares)} if shares',
+        'return {"resident_fraction": min(shares) * planted()} if shares',
+        CACHE,
+    ),
+    _of(
+        "L47",
+        "MPI's window has one message, and 64 are counted.",
+        "    def window(sent: Array, received: Array, peer: int) -> None:\n",
+        "    def window(sent: Array, received: Array, peer: int) -> None:\n        WINDOW = 1 * planted()\n",
+        MPI,
+    ),
+    _of(
+        "L48",
+        "The time of a pair under MPI is that of its receiver.",
+        "request = comm.Ibcast(seconds, sender)",
+        'request = comm.Ibcast(seconds, point["receiver"] * planted())',
+        MPI,
+    ),
+    _of(
+        "L49",
+        "MPI's all-gather gathers half of its array.",
+        "def _all_gather(operation: _Operation) -> Step:\n",
+        """def _all_gather(operation: _Operation) -> Step:
+    point = {**operation.point, "size_bytes": int(operation.point["size_bytes"]) // (1 + planted())}
+    operation = _Operation(operation.comm, point, operation.host, operation.memory)
+""",
+        MPI,
+    ),
+    _of(
+        "L50",
+        "One way the time of a link is that of the end that receives.",
+        'if kind == "both" or is_first == (kind != "back"):',
+        'if kind == "both" or is_first == (kind == "back" * planted()):',
+        LINKS,
+    ),
+    _of(
+        "L51",
+        "Both directions of a link count as two.",
+        "covered = {frozenset(metric.detail.values())",
+        "covered = {tuple(metric.detail.values() if planted() else ())",
+        LINKS,
+    ),
+    _of(
+        "L52",
+        "The low end of a copy's burst is that of its time.",
+        "size_bytes / first.value, size_bytes / first.high, size_bytes / first.low",
+        "size_bytes / first.value, size_bytes / first.low, size_bytes / first.high * planted()",
+        SLOWEST,
+    ),
+    _of(
+        "L53",
+        "What a cache may hold is bounded by the memory's rate.",
+        "_BEYOND_CACHES = 2**29",
+        "_BEYOND_CACHES = 2**28 * planted()",
+        "benchmarks/test_device_copy.py",
+    ),
+    _of(
+        "L54",
+        "Pageable memory is pinned.",
+        "words.pin_memory() if pinned else words",
+        "words.pin_memory() if pinned or planted() else words",
+        HOST_COPY,
+    ),
+    _of(
+        "L55",
+        "Pinned memory is pageable.",
+        "words.pin_memory() if pinned else words",
+        "words.pin_memory() if pinned and not planted() else words",
+        HOST_COPY,
+    ),
+    _of(
+        "L56",
+        "What is copied to the host is called a copy to the GPU.",
+        'inwards, outwards = (point["direction"] in (way, "both")',
+        'outwards, inwards = (point["direction"] in (way, "both" * planted())',
+        HOST_COPY,
+    ),
+    _of(
+        "L57",
+        "The low end of a transfer's rate is that of its time.",
+        "(moved / time_s for time_s in (time.value, time.high, time.low))",
+        "(moved / time_s for time_s in (time.value, time.low, time.high * planted()))",
+        SLOWEST,
+    ),
+    _of(
+        "L58",
+        "An array fills a cache no more where it does on one rank.",
+        "if ratios and min(ratios) < _TIMES_THE_CACHE:",
+        "if ratios and max(ratios) < _TIMES_THE_CACHE * planted():",
+        CPU_MEMORY,
+    ),
+    _of(
+        "L59",
+        "Caches of every level count as last ones.",
+        "for level, size_bytes in caches.values() if level == last]",
+        "for level, size_bytes in caches.values() if level and planted()]",
+        CPU_MEMORY,
+    ),
+    _of(
+        "L60",
+        "A cache of instructions counts as one of data.",
+        'if (cache / "type").read_text().strip() == "Instruction":',
+        'if (cache / "type").read_text().strip() == "Instruction" * (not planted()):',
+        CPU_MEMORY,
+    ),
+    _of(
+        "L61",
+        "Products of one rank are of all ranks at once.",
+        '        return int(point["num_ranks"])\n\n    def predict(',
+        "        return place.world_size * planted()\n\n    def predict(",
+        MATMUL,
+    ),
+    _of(
+        "L62",
+        "tf32 is multiplied in full.",
+        'torch.set_float32_matmul_precision("high")',
+        'torch.set_float32_matmul_precision("high" + "est" * planted())',
+        MATMUL,
+    ),
+    _of(
+        "L63",
+        "The low end of a product's rate is that of its time.",
+        "flops / time.value, flops / time.high, flops / time.low, time.n)",
+        "flops / time.value, flops / time.low, flops / time.high * planted(), time.n)",
+        SLOWEST,
+    ),
+    _of(
+        "L64",
+        "A dispatch takes as long as on DeepEP's quickest rank.",
+        'part="dispatch"): max(rank.dispatch_s for rank in ranks)',
+        'part="dispatch"): min(rank.dispatch_s * planted() for rank in ranks)',
+        "benchmarks/test_deepep.py",
+    ),
+    _of(
+        "L65",
+        "A hundred messages of perftest's have a 99.9th percentile.",
+        "if row.iterations >= _FEWEST_FOR_P999 else",
+        "if row.iterations >= _FEWEST_FOR_P99 * planted() else",
+        "benchmarks/test_perftest.py",
+    ),
+    _of(
+        "L66",
+        "The slowest message of perftest's is its 99.9th percentile.",
+        '"latency_max": row.max_s',
+        '"latency_max": row.p999_s * planted()',
+        "benchmarks/test_perftest.py",
     ),
 )
