@@ -384,6 +384,15 @@ def test_ranks_are_named_by_their_host():
     assert dict(row_of_pair.detail) == {"source": "n0:0", "part": "n1:3"}
 
 
+def test_ranks_of_two_nodes_with_three_ranks_each_have_rails_and_hosts():
+    """Three rails of one link each; between ranks 6 * 5 / 2 links."""
+    rails, ranks = (point(2, ranks_of_node=3, between=between) for between in ("rails", "ranks"))
+    assert link_matrix._rails(rails) == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
+    assert link_matrix._hosts(rails) == link_matrix._hosts(ranks) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    assert (link_matrix._links_total(rails), link_matrix._links_total(ranks)) == (3, 15)
+    assert (link_matrix._rails(ranks), link_matrix._hosts(point(2))) == (None, None)
+
+
 def test_both_directions_are_one_link_and_medians_are_each_of_their_own():
     there, back = {"pair_bandwidth[part=1,source=0]": [3e9]}, {"pair_bandwidth[part=0,source=1]": [1e9]}
     samples = [

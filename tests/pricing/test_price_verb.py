@@ -228,6 +228,37 @@ def test_a_table_without_times_has_nothing_to_learn_from(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "profile", "why"),
+    [
+        ("dp_overlap", "true", "nanotron", "dp_overlap is said, and is no choice in this profile"),
+        (
+            "reduce_dtype",
+            "bfloat16",
+            "nanotron",
+            "reduce_dtype is bfloat16, and this profile sends gradients in float32",
+        ),
+        (
+            "zero",
+            "3",
+            "nanotron",
+            "this profile knows ZeRO 0 and 1, 1F1B without interleaving, and no recomputation of layers",
+        ),
+    ],
+)
+def test_measured_rows_of_which_a_profile_can_price_none_say_why(tmp_path, column, value, profile, why):
+    header, *rows = csv.reader(Path(SAMPLE).read_text().splitlines())
+    of_dp = [dict(zip(header, row, strict=True)) for row in rows[:2]]
+    assert [row["dp"] for row in of_dp] == ["8", "2"]
+    with (tmp_path / "steps.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, dict.fromkeys([*header, column]), lineterminator="\n")
+        table.writeheader()
+        table.writerows({**row, column: value} for row in of_dp)
+    done = run("calibrate", str(tmp_path / "steps.csv"), "--profile", profile)
+    assert done.exit_code == 2, done.exception
+    assert done.stderr == f"error: steps.csv: no row with a measured time can be priced: {why}.\n"
+
+
 def test_a_row_that_a_calibration_cannot_read_is_named(tmp_path):
     header, *rows = Path(SAMPLE).read_text().splitlines()
     place = header.split(",").index("mbs")
