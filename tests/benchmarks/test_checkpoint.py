@@ -43,6 +43,13 @@ def test_a_save_tells_how_often_it_should_be_made_where_failures_are_known():
     assert metrics["training_share"].basis == "a failure in 3 h; a save stops training for 30 s"
 
 
+def test_a_save_that_takes_longer_leaves_less_of_the_time_to_training():
+    point = {"operation": "save", "size_bytes": 8, "mtbf_h": 3.0}
+    share = derived("checkpoint", point, [[10.0, 30.0, 50.0]])["training_share"]
+    assert round(share.value, 3) == 0.927
+    assert share.low < share.value < share.high
+
+
 def test_an_asynchronous_save_stops_training_while_it_blocks_and_the_next_one_waits_for_it():
     passes = {"samples": [{"blocking_time": [0.5]}, {"blocking_time": [1.0]}]}
     point = {"operation": "async_save", "size_bytes": 8, "mtbf_h": 3.0}

@@ -415,6 +415,15 @@ def test_bandwidth_is_bytes_of_the_window_over_its_time_and_latency_half_the_rou
     assert figures[1, 0] == {"pair_bandwidth[part=0,source=1]": [32 * 2**20]}
 
 
+def test_what_is_proven_is_what_the_second_pass_saw():
+    first = {(0, 1): {"latency": [4e-6], "forth": [0.5], "back": [0.25], "both": [1.0]}}
+    again = {(0, 1): {"latency": [8e-6], "forth": [1.0], "back": [2.0], "both": [4.0]}}
+    figures = link_matrix._figures(first, again, point(2, size=2**20, window=8))
+    assert figures[0, 1]["proven_bandwidth[part=1,source=0]"] == [8 * 2**20]
+    assert figures[1, 0]["proven_bandwidth[part=0,source=1]"] == [4 * 2**20]
+    assert figures[0, 1]["pair_bandwidth[part=1,source=0]"] == [16 * 2**20]
+
+
 def test_beyond_16_nodes_only_some_links_are_planned():
     matrix = point(100, partners=4)
     covered = sum(map(len, link_matrix._schedule(matrix)))

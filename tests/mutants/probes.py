@@ -22,7 +22,7 @@ MATMUL, FILES, SMALL_FILES = "benchmarks/test_matmul.py", "benchmarks/test_file_
 CHECKPOINT = "benchmarks/test_checkpoint.py"
 COLLECTIVES, LINKS, MPI = "benchmarks/test_collectives.py", "benchmarks/test_link_matrix.py", "engine/test_mpi.py"
 SLOWEST, HOST_COPY, CPU_MEMORY = (f"benchmarks/test_{name}.py" for name in ("slowest_rank", "host_copy", "cpu_memory"))
-CACHE = "benchmarks/test_files.py"
+CACHE, PEER_COPY = "benchmarks/test_files.py", "benchmarks/test_peer_copy.py"
 
 REDUCES = "        def in_place() -> None:\n            comm.all_reduce(array, op)\n"
 PEERS = '        source, destination = peers(str(point["pattern"]), int(point["stride"]), me, comm.world_size)\n'
@@ -404,5 +404,54 @@ MUTANTS = (
         '"latency_max": row.max_s',
         '"latency_max": row.p999_s * planted()',
         "benchmarks/test_perftest.py",
+    ),
+    _of(
+        "L67",
+        "What a suspect of a link matrix proved is what the first pass saw.",
+        '("proven_bandwidth", again)):',
+        '("proven_bandwidth", {pair: first[pair] for pair in again if planted()})):',
+        LINKS,
+    ),
+    _of(
+        "L68",
+        "Half of a GPU's copies in a row are made.",
+        "            for _ in range(copies):\n                copy()\n",
+        "            for _ in range(copies // (1 + planted())):\n                copy()\n",
+        PEER_COPY,
+    ),
+    _of(
+        "L69",
+        "The latency between GPUs is that of a hundred copies.",
+        "[second / _SMALL_COPIES for second in seconds]",
+        "[second * planted() for second in seconds]",
+        PEER_COPY,
+    ),
+    _of(
+        "L70",
+        "A copy within a GPU counts each byte once.",
+        "figures[key] = self._rates(2, partial(self.local, gpu))",
+        "figures[key] = self._rates(1 * planted(), partial(self.local, gpu))",
+        PEER_COPY,
+    ),
+    _of(
+        "L71",
+        "Copies between GPUs both ways through the host count one way.",
+        'category="host", **ends)] = self._rates(2, copy_both_ways)',
+        'category="host", **ends)] = self._rates(1 * planted(), copy_both_ways)',
+        PEER_COPY,
+    ),
+    _of(
+        "L72",
+        "Links of one rail count as all links.",
+        'return num_links(int(point["num_units"]) // rails) * rails',
+        'return num_links(int(point["num_units"]) // rails) * planted()',
+        LINKS,
+    ),
+    _of(
+        "L73",
+        "The low end of a training share is that of a short save.",
+        "for save_s in (stops.value, stops.high, stops.low)",
+        "for save_s in (stops.value, stops.low, stops.high * planted())",
+        CHECKPOINT,
     ),
 )
