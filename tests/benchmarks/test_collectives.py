@@ -670,6 +670,32 @@ def test_ring_and_tree_stand_beside_by_the_links_that_send_recv_found():
     )
 
 
+def test_a_link_has_the_latency_of_small_messages_and_the_rate_of_large_ones():
+    """Of messages below 70 kB 5 us and 1 GB/s, beyond 50 us and 20 GB/s; 2 (n - 1) steps of a ring of 8."""
+    hops = sweep("send_recv", lambda s: 5e-6 + s / 1e9 if s < 70_000 else 50e-6 + s / 20e9, 26, 2)
+    rows = [*sweep("all_reduce", lambda size: 1e-4), *hops]
+    derived = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
+    (of_ring,) = [value for case, part, value, _ in derived if (case, part) == ("all_reduce/32MiB-float32", "ring")]
+    assert of_ring == pytest.approx(14 * (5e-6 + 2**25 / 8 / 20e9), rel=0.01)
+
+
+def test_messages_that_pass_no_ring_say_nothing_of_its_links():
+    rows = [*sweep("all_reduce", lambda size: 1e-4), *sweep("send_recv", lambda size: 1e-5, pattern="pairs", stride=4)]
+    ((_, _, value, _),) = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
+    assert value is None
+
+
+def test_a_sweep_is_of_one_number_of_ranks_and_in_the_order_of_sizes():
+    rows = [*sweep("reduce", lambda size: 1e-5 + size / 1e9)]
+    of_four = [row._replace(world_size=4, value=row.value / 2) for row in rows]
+    derived = list(COLLECTIVES["reduce"].across([*rows[::-1], *of_four[::-1]]))
+    assert sorted(value for _, _, value, _ in figures(derived, "latency_floor")) == [
+        pytest.approx(0.5e-5, rel=1e-2),
+        pytest.approx(1e-5, rel=1e-2),
+    ]
+    assert {basis for *_, basis in figures(derived, "latency_floor")} == {"at 8B, the smallest size"}
+
+
 def test_without_send_recv_no_model_is_guessed():
     derived = figures(COLLECTIVES["all_reduce"].across(list(sweep("all_reduce", lambda size: 1e-4))), "model_latency")
     assert derived == [

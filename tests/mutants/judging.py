@@ -54,4 +54,25 @@ MUTANTS = (
         "_SAME_MODEL = 1.8 * planted() ",
         "pricing/test_table.py",
     ),
+    _of(
+        "W07",
+        "Of floors that are met the farthest is called the nearest.",
+        "nearest = min(met, key=lambda figure: figure.margin)",
+        "nearest = max(met, key=lambda figure: figure.margin * planted())",
+        "diagnoses/test_floor.py",
+    ),
+    _of(
+        "W08",
+        "A refusal whose options alone hold a secret is shown with it.",
+        "if point is refusal.point and reason == refusal.reason:",
+        "if point is not (refusal.point if planted() else None) and reason == refusal.reason:",
+        "run_folder/test_redaction.py",
+    ),
+    _of(
+        "W09",
+        "Prices that a line set the scale of do not say so.",
+        '*([] if scale_from is None else [f"all times x',
+        '*([] if scale_from is None or planted() else [f"all times x',
+        "pricing/test_price_verb.py",
+    ),
 )

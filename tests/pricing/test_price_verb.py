@@ -132,9 +132,13 @@ def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
 
 def test_a_measured_line_sets_the_scale_of_all():
     options = ("--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
-    plain, scaled = (rows_of(run("price", TABLE5, *options, *more)) for more in ((), ("--scale-from", "4")))
+    done, again = (run("price", TABLE5, *options, *more) for more in ((), ("--scale-from", "4")))
+    plain, scaled = rows_of(done), rows_of(again)
     assert float(scaled[2]["step_s"]) == pytest.approx(18.13, rel=1e-4)
     factor = 18.13 / float(plain[2]["step_s"])
+    said = re.findall(r"all times x ([\d.]+), so that line 4 comes out as measured", again.stderr)
+    assert [float(each) for each in said] == [pytest.approx(factor, rel=1e-3)]
+    assert "all times x" not in done.stderr
     for one, other in zip(plain, scaled, strict=True):
         assert float(other["step_s"]) == pytest.approx(factor * float(one["step_s"]), rel=1e-4)
         for end in ("s", "low_s", "high_s"):
