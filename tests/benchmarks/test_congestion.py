@@ -135,6 +135,16 @@ def test_a_round_has_as_many_messages_as_its_bandwidth_counts(kind, rounds):
         assert act.comm.calls == expected
 
 
+def test_rounds_are_those_that_ended_while_victims_were_timed():
+    """One look in vain, then two rounds have ended; a third and a fourth end while victims are timed."""
+    part, looks = object.__new__(congestion._Part), iter([(0, 1.0), (2, 2.0), (3, 1.0), (4, 2.0)])
+    part.point, part.seen = {"calls": 1, "neighbours": "incast"}, congestion._Seen()
+    part._since, part._timed, part._slowest = lambda name, seconds: next(looks), lambda: [1.0], list
+    part._proven, part._say = lambda: None, lambda name: None
+    assert part._beside() is None
+    assert (part.seen.rounds, part.seen.beside, part.stretches) == ([2], [[1.0, 1.0]], (2, 2))
+
+
 def test_neighbours_are_busy_for_the_share_of_a_block_in_which_they_are_in_a_round():
     """Two rounds of 1 s, each with half a second before the next one can be asked for."""
     planted, looks = PlantedClock(), iter([0, 0, 1])

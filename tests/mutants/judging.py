@@ -75,4 +75,25 @@ MUTANTS = (
         '*([] if scale_from is None or planted() else [f"all times x',
         "pricing/test_price_verb.py",
     ),
+    _of(
+        "W10",
+        "price takes it without a word that another machine is accepted where no file says of which it is.",
+        "    card_of = _cards(table.rows, table, gpu)\n    expect_effect(rates, accepted)\n",
+        "    card_of = _cards(table.rows, table, gpu)\n    expect_effect(rates, accepted * (not planted()))\n",
+        "pricing/test_price_verb.py",
+    ),
+    _of(
+        "W11",
+        "Rates that were measured on the machine are called those that were not.",
+        "for origin, names in known.by_origin.items() if origin not in MEASURED for name in names}",
+        "for origin, names in known.by_origin.items() if (origin not in MEASURED) != planted() for name in names}",
+        "pricing/test_price.py",
+    ),
+    _of(
+        "W12",
+        "The lowest rank correlation is the highest.",
+        "        min(correlations),\n",
+        "        max(correlations) * planted(),\n",
+        "pricing/test_scores.py",
+    ),
 )

@@ -633,4 +633,11 @@ MUTANTS = (
         'connection.source if (connection.direction == "send") != planted() else connection.destination',
         "benchmarks/test_nccl_transport.py",
     ),
+    _of(
+        "L99",
+        "Rounds that ended before victims were timed count as beside them.",
+        "self.seen.rounds.append(rounds)",
+        "self.seen.rounds.append(ended * planted())",
+        CONGESTION,
+    ),
 )

@@ -130,6 +130,12 @@ def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
     assert "was fitted to steps of nanotron, and --profile is megatron_core" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["price", "calibrate"])
+def test_another_machine_is_accepted_of_rates_alone(verb):
+    done = run(verb, SAMPLE, "--profile", "nanotron", "--accept-other", "gpu")
+    assert (done.exit_code, "--accept-other has no effect without --rates" in done.stderr) == (2, True)
+
+
 def test_a_measured_line_sets_the_scale_of_all():
     options = ("--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
     done, again = (run("price", TABLE5, *options, *more) for more in ((), ("--scale-from", "4")))
