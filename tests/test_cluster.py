@@ -101,6 +101,28 @@ def test_peaks_are_dense(nvml_name, bfloat16):
     assert find_accelerator(nvml_name).peak_flops_per_s["bfloat16"] == bfloat16
 
 
+@pytest.mark.parametrize(
+    ("name", "sparse_float8", "memory", "memory_rate", "link_both_ways"),
+    [
+        ("a100-sxm4-80gb", None, 80e9, 2.039e12, 600e9),
+        ("h100-sxm-80gb", 3958e12, 80e9, 3.35e12, 900e9),
+        ("h200-sxm-141gb", 3958e12, 141e9, 4.8e12, 900e9),
+        ("b200-sxm", 9000e12, 180e9, 8e12, 1.8e12),
+        ("mi300x", 5229.8e12, 192e9, 5.3e12, 896e9),
+    ],
+)
+def test_figures_are_those_of_the_data_sheets_without_sparsity_and_one_way(
+    name, sparse_float8, memory, memory_rate, link_both_ways
+):
+    """As NVIDIA's and AMD's data sheets print them: FLOP/s with sparsity, links in both directions together."""
+    card = accelerators()[name]
+    assert card.peak_flops_per_s.get("float8") == (
+        pytest.approx(sparse_float8 / 2, rel=0.002) if sparse_float8 else None
+    )
+    assert (card.memory_bytes, card.memory_bytes_per_s) == (memory, pytest.approx(memory_rate, rel=0.02))
+    assert card.link_bytes_per_s == link_both_ways / 2
+
+
 def test_v100_has_no_bfloat16():
     assert dict(find_accelerator("Tesla V100-SXM2-32GB").peak_flops_per_s) == {"float16": 125e12}
 

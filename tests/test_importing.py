@@ -585,6 +585,26 @@ def test_what_nccl_tests_does_not_say_is_asked_for(tmp_path, old, new, facts, wo
     assert str(caught.value) == words
 
 
+@pytest.mark.parametrize(
+    ("word", "dtype"),
+    [
+        ("int8", "int8"),
+        ("uint64", "uint64"),
+        ("half", "float16"),
+        ("float", "float32"),
+        ("double", "float64"),
+        ("bfloat16", "bfloat16"),
+        ("f8e4m3", "float8_e4m3"),
+        ("f8e5m2", "float8_e5m2"),
+    ],
+)
+def test_nccls_names_of_types_are_those_of_torch(tmp_path, word, dtype):
+    """Source: NVIDIA/nccl-tests, src/common.cu, test_typenames."""
+    (tmp_path / "a.txt").write_text(PRINTED.replace(" float ", f" {word} "))
+    rows = read(import_files([tmp_path / "a.txt"], None, tmp_path / "run")).rows
+    assert {row.point["dtype"] for row in rows} == {dtype}
+
+
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
 def test_what_stands_before_the_lines_of_nccl_tests_changes_nothing(tmp_path, prefix):
     figures = []

@@ -451,7 +451,7 @@ def _why_no_row(table: StepTable, profile: Profile) -> str:
     """Why nothing can be learned of a table: no row has a time, or none that has one can be priced."""
     timed = [row for row in table.rows if row.step_s]
     if timed:
-        reasons = Counter(profile.objection(row.priced) for row in timed if row.priced is not None)
+        reasons = Counter(profile.objection(row.priced) if row.priced else row.reason for row in timed)
         return f"no row with a measured time can be priced: {reasons.most_common(1)[0][0]}"
     if table.has_lines:
         return "no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing to learn from"

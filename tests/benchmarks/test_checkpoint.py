@@ -1,8 +1,12 @@
+import os
 import re
 import resource
+import time
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -41,6 +45,13 @@ def test_a_save_tells_how_often_it_should_be_made_where_failures_are_known():
     assert round(metrics["best_interval"].value) == 785
     assert round(metrics["training_share"].value, 3) == 0.927
     assert metrics["training_share"].basis == "a failure in 3 h; a save stops training for 30 s"
+
+
+def test_a_save_that_takes_longer_leaves_less_of_the_time_to_training():
+    point = {"operation": "save", "size_bytes": 8, "mtbf_h": 3.0}
+    share = derived("checkpoint", point, [[10.0, 30.0, 50.0]])["training_share"]
+    assert round(share.value, 3) == 0.927
+    assert share.low < share.value < share.high
 
 
 def test_an_asynchronous_save_stops_training_while_it_blocks_and_the_next_one_waits_for_it():
@@ -95,6 +106,85 @@ def test_each_iteration_has_a_checkpoint_of_its_own_and_no_figure_is_of_the_warm
     assert Noted.places == ["0", "1", "2"]
     if operation == "async_save":
         assert step.passes["samples"]() == {"blocking_time": [2.0, 3.0]}
+
+
+class Ordered(Noted):
+    """Notes what is done, in its order."""
+
+    done: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name):
+        if name in ("save", "save_aside", "clear", "load", "compare"):
+            Ordered.done.append(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    ("operation", "before", "behind"),
+    [
+        ("save", ["save", "clear", "load", "compare"], ["clear", "load", "compare"]),
+        ("async_save", ["save_aside", "clear", "load", "compare"], ["clear", "load", "compare"]),
+        ("load", ["save", "clear", "load", "compare", "save", "save", "clear"], ["compare"]),
+    ],
+)
+def test_what_is_compared_was_cleared_before_it_was_loaded(monkeypatch, operation, before, behind):
+    for name, stand_in in (("_Model", Ordered), ("_Saved", Noted), ("_dropped", lambda rank, places: {})):
+        monkeypatch.setattr(checkpoint, name, stand_in)
+    step = Checkpoint.prepare(rig(), point(operation, "/"))
+    Ordered.done.clear()
+    step.check()
+    assert Ordered.done == before
+    step.run()
+    Ordered.done.clear()
+    step.confirm(True)
+    assert Ordered.done == behind
+
+
+def test_no_word_of_a_model_is_another_ones():
+    models = [object.__new__(checkpoint._Model) for _ in range(3)]
+    for rank, model in enumerate(models):
+        model.rig, model.numel = SimpleNamespace(rank=rank, world_size=3, device="cpu"), 5
+    words = [word for model in models for index in range(4) for word in model.words(index).tolist()]
+    assert len(set(words)) == 3 * 4 * 5
+
+
+def test_each_rank_drops_its_own_files_from_the_cache(monkeypatch, tmp_path):
+    dropped = []
+    for name in ("__0_0.distcp", "__1_0.distcp", "__1_1.distcp", "__11_0.distcp", ".metadata"):
+        (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setattr(checkpoint, "leave_cache", lambda file: dropped.append(os.readlink(f"/proc/self/fd/{file}")))
+    monkeypatch.setattr(checkpoint, "cache_evidence", lambda descriptors: {"resident_fraction": len(descriptors) / 8})
+    assert checkpoint._dropped(1, [tmp_path]) == {"resident_fraction": 0.25}
+    assert {Path(name).name for name in dropped} == {"__1_0.distcp", "__1_1.distcp"}
+
+
+@pytest.mark.parametrize("operation", ["save", "save_aside"])
+def test_as_many_threads_write_as_were_asked_for(monkeypatch, operation):
+    asked = []
+    saver = "torch.distributed.checkpoint.state_dict_saver"
+    monkeypatch.setattr(
+        "torch.distributed.checkpoint.filesystem.FileSystemWriter",
+        lambda place, thread_count: asked.append(thread_count),
+    )
+    monkeypatch.setattr(f"{saver}.save", lambda state, **more: None)
+    done = Future()
+    done.set_result(None)
+    monkeypatch.setattr(f"{saver}.async_save", lambda state, **more: done)
+    model = object.__new__(checkpoint._Model)
+    model.state, model.threads = {}, 6
+    getattr(model, operation)(Path("/"))
+    assert asked == [6]
+
+
+def test_an_asynchronous_save_blocks_until_it_returns_and_not_until_all_is_saved(monkeypatch):
+    class Saving(Future):
+        def result(self, timeout=None):
+            time.sleep(0.5)
+
+    monkeypatch.setattr("torch.distributed.checkpoint.state_dict_saver.async_save", lambda state, **more: Saving())
+    model = object.__new__(checkpoint._Model)
+    model.state, model.threads = {}, 1
+    assert model.save_aside(Path("/")) < 0.5
 
 
 def test_an_asynchronous_save_ends_when_all_is_saved(monkeypatch, tmp_path):

@@ -477,6 +477,21 @@ def test_a_communicator_that_loses_swaps_or_leaves_out_is_caught(fault, size_byt
         assert any(f"{name} gave wrong results on rank " in error for error in of_ranks), name
 
 
+LOST_ON = {"broadcast": 0b1111, "scatter": 0b1111, "gather": 0b0001, "reduce": 0b0001, "send_recv": 0b0100}
+"""Ranks that get less where what rank 1 gives is lost, of a root what rank 0 gives; of the others all."""
+
+
+@pytest.mark.gloo
+def test_every_rank_that_got_less_says_so():
+    cases = [(name, {"min_size": 256, "max_size": 256}) for name in COLLECTIVES]
+    ranks = run_ranks(4, _caught, cases, "lost")
+    said = {
+        name: sum(bool(error) << rank for rank, error in enumerate(of_ranks))
+        for (name, _), of_ranks in zip(cases, zip(*ranks, strict=True), strict=True)
+    }
+    assert said == {name: LOST_ON.get(name, 0b1111) for name in COLLECTIVES}
+
+
 def _caught_behind_the_clock(cases):
     """What is said of a group that sends nothing from the second call on."""
     rig, caught = rig_here(), []
@@ -618,6 +633,15 @@ def test_a_sweep_has_its_latency_peak_half_and_line():
     assert largest == rows[-1].point["size_bytes"]
 
 
+def test_the_peak_is_that_of_the_bus_and_in_the_middle_of_a_sweep_where_it_is_there():
+    """8 ranks: 2 * 7 / 8 of 2**23 B in 4 ms, 3.67 GB/s; from 512 KiB on half of that."""
+    rows = list(sweep("all_reduce", lambda size: 4e-3 if size <= 2**23 else size / 1e9, 12))
+    derived = list(COLLECTIVES["all_reduce"].across(rows))
+    ((case, _, peak, basis),) = figures(derived, "peak_busbw")
+    assert (case, basis) == ("all_reduce/8MiB-float32", "at 8MiB, of 8B to 32MiB")
+    assert peak == pytest.approx(3.670016e9)
+
+
 def test_each_segment_of_a_switch_has_its_own_line():
     rows = list(sweep("send_recv", lambda s: 5e-6 + s / 1e9 if s < 70_000 else 50e-6 + s / 20e9, 26, 2))
     derived = list(COLLECTIVES["send_recv"].across(rows))
@@ -644,6 +668,33 @@ def test_ring_and_tree_stand_beside_by_the_links_that_send_recv_found():
     assert basis == (
         "links with alpha 10.00 us and beta 2.0 GB/s, fitted to send_recv; Thakur et al. 2005, Sanders et al. 2009"
     )
+
+
+def test_a_link_has_the_latency_of_small_messages_and_the_rate_of_large_ones():
+    """Of messages below 70 kB 5 us and 1 GB/s, beyond 50 us and 20 GB/s; 2 (n - 1) steps of a ring of 8."""
+    hops = sweep("send_recv", lambda s: 5e-6 + s / 1e9 if s < 70_000 else 50e-6 + s / 20e9, 26, 2)
+    rows = [*sweep("all_reduce", lambda size: 1e-4), *hops]
+    derived = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
+    (of_ring,) = [value for case, part, value, _ in derived if (case, part) == ("all_reduce/32MiB-float32", "ring")]
+    assert of_ring == pytest.approx(14 * (5e-6 + 2**25 / 8 / 20e9), rel=0.01)
+
+
+def test_messages_that_pass_no_ring_say_nothing_of_its_links():
+    across = sweep("send_recv", lambda size: 10e-6 + size / 2e9, pattern="pairs", stride=4)
+    rows = [*sweep("all_reduce", lambda size: 1e-4), *across]
+    ((_, _, value, _),) = figures(COLLECTIVES["all_reduce"].across(rows), "model_latency")
+    assert value is None
+
+
+def test_a_sweep_is_of_one_number_of_ranks_and_in_the_order_of_sizes():
+    rows = [*sweep("reduce", lambda size: 1e-5 + size / 1e9)]
+    of_four = [row._replace(world_size=4, value=row.value / 2) for row in rows]
+    derived = list(COLLECTIVES["reduce"].across([*rows[::-1], *of_four[::-1]]))
+    assert sorted(value for _, _, value, _ in figures(derived, "latency_floor")) == [
+        pytest.approx(0.5e-5, rel=1e-2),
+        pytest.approx(1e-5, rel=1e-2),
+    ]
+    assert {basis for *_, basis in figures(derived, "latency_floor")} == {"at 8B, the smallest size"}
 
 
 def test_without_send_recv_no_model_is_guessed():

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from clusterbench.engine.communicator import Communicator
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.types import SAMPLES, Case, Observation, Place
+from tests.benchmarks.alone import rig
 from tests.ranks import run_ranks
 
 SMALL = {"between": "ranks", "neighbour_size": 4096, "messages": 2, "calls": 5, "blocks": 3}
@@ -98,6 +100,65 @@ def _planted(of, does_load=True):
     step.check()
     step.run()
     return _outcome(step.passes[SAMPLES]), blocks
+
+
+class Sent:
+    """A group of four that notes who sends what to whom."""
+
+    def __init__(self):
+        self.calls = []
+
+    def send_receive(self, received, before, sent, after):
+        self.calls.append((before, after, sent.nbytes))
+
+    def all_to_all(self, received, sent):
+        self.calls.append((sent.nbytes, received.nbytes))
+
+    def exchange(self, sent, received):
+        self.calls.append(([(to, each.nbytes) for each, to in sent], [(of, each.nbytes) for each, of in received]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        (congestion._Ring, [[(0, 2, 64)] * 3] * 2),
+        (congestion._AllToAll, [[(256, 256)] * 3] * 2),
+        # in the first round the first receives, in the second this one
+        (congestion.Incast, [[([(0, 64)] * 3, [])], [([], [(0, 64), (2, 64), (3, 64)] * 3)]]),
+    ],
+)
+def test_a_round_has_as_many_messages_as_its_bandwidth_counts(kind, rounds):
+    act = kind(rig(), 1, 4, numel=8, messages=3)
+    for expected in rounds:
+        act.comm = Sent()
+        act.call()
+        assert act.comm.calls == expected
+
+
+def test_rounds_are_those_that_ended_while_victims_were_timed():
+    """One look in vain, then two rounds have ended; a third and a fourth end while victims are timed."""
+    part, looks = object.__new__(congestion._Part), iter([(0, 1.0), (2, 2.0), (3, 1.0), (4, 2.0)])
+    part.point, part.seen = {"calls": 1, "neighbours": "incast"}, congestion._Seen()
+    part._since, part._timed, part._slowest = lambda name, seconds: next(looks), lambda: [1.0], list
+    part._proven, part._say = lambda: None, lambda name: None
+    assert part._beside() is None
+    assert (part.seen.rounds, part.seen.beside, part.stretches) == ([2], [[1.0, 1.0]], (2, 2))
+
+
+def test_neighbours_are_busy_for_the_share_of_a_block_in_which_they_are_in_a_round():
+    """Two rounds of 1 s, each with half a second before the next one can be asked for."""
+    planted, looks = PlantedClock(), iter([0, 0, 1])
+    part = object.__new__(congestion._Part)
+    part.clock, part.seen = planted, congestion._Seen()
+
+    def passes(seconds):
+        planted.now_s += seconds
+
+    part.act = SimpleNamespace(rounds=0, fill=lambda: None, verify=dict, call=lambda: passes(1.0))
+    part._since = lambda name: (next(looks), 0.0)
+    part._say = lambda name: passes(0.5)
+    assert part._load() is None
+    assert part.seen.of_neighbours == {"neighbours_busy": [pytest.approx(2 / 3)]}
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,8 @@ def test_arrays_that_a_cache_may_hold_are_said_so():
     assert small["bandwidth"].basis == (
         "arrays are 1.6 times the last-level cache and STREAM asks for 4, so a part of this is the cache's rate"
     )
+    ratios = [{"wrong_elements": 0.0, "array_over_cache": ratio} for ratio in (8.0, 1.6)]
+    assert derived("cpu_memory", point("copy"), [[1.0]] * 2, ratios)["bandwidth"].basis == small["bandwidth"].basis
     large = derived("cpu_memory", point("copy"), [[1.0]], [{"wrong_elements": 0.0, "array_over_cache": 4.0}])
     assert large["bandwidth"].basis == ""
 
@@ -90,6 +92,15 @@ def test_a_cache_that_cores_share_is_counted_once(tmp_path):
         cache(folder, 1, 1, "32K", "Instruction", str(cpu))
         cache(folder, 3, 3, "32768K", shared="0-1" if cpu < 2 else "2-3")
     assert last_level_caches(tmp_path) == [2**25, 2**25]
+
+
+def test_a_cache_of_instructions_and_one_that_is_not_the_last_hold_no_array(tmp_path):
+    for cpu in range(2):
+        cache(tmp_path / f"cpu{cpu}", 0, 1, "32K", "Data", str(cpu))
+        cache(tmp_path / f"cpu{cpu}", 1, 1, "64K", "Instruction", str(cpu))
+    assert last_level_caches(tmp_path) == [2**15, 2**15]
+    cache(tmp_path / "cpu0", 2, 2, "1024K", shared="0")  # of unlike cores one alone has a second level
+    assert last_level_caches(tmp_path) == [2**20]
 
 
 def test_a_host_that_says_nothing_of_its_caches_has_no_ratio(tmp_path, monkeypatch):

@@ -125,3 +125,16 @@ def test_the_figures_of_another_test_are_refused():
 def test_a_rank_that_says_nothing_is_missed():
     with pytest.raises(ToolError, match="DeepEP's test of 8 processes printed figures of 2 ranks"):
         Deepep.parse(printed.DEEPEP_LOW_LATENCY, {"test": "low_latency", "num_processes": 8})
+
+
+def test_each_figure_of_low_latency_is_that_of_the_rank_that_is_worst():
+    assert Deepep.parse(printed.DEEPEP_LOW_LATENCY, {"test": "low_latency", "num_processes": 2}) == {
+        "time[part=dispatch_combine]": pytest.approx(435e-6),
+        "time[part=dispatch]": pytest.approx(157.25e-6),
+        "time[part=combine]": pytest.approx(265.5e-6),
+        "fastest_time": pytest.approx(410.25e-6),
+        "slowest_time": pytest.approx(950.5e-6),
+        "bandwidth[part=dispatch_combine]": 50.5e9,
+        "bandwidth[part=dispatch]": 47.75e9,
+        "bandwidth[part=combine]": 54.75e9,
+    }

@@ -20,8 +20,9 @@ def test_a_fill_counts_what_it_writes():
 
 
 def test_the_data_sheet_bounds_what_no_cache_can_hold():
-    (small, large) = DeviceCopy(sizes=(2**20, GIB), operations=("copy",)).points(H100)
-    assert DeviceCopy().predict(small, H100) == {}
+    """The largest cache is that of MI300X, 256 MiB, by AMD's CDNA 3 white paper."""
+    (small, cached, large) = DeviceCopy(sizes=(2**20, 2**28, GIB), operations=("copy",)).points(H100)
+    assert DeviceCopy().predict(small, H100) == DeviceCopy().predict(cached, H100) == {}
     expected = DeviceCopy().predict(large, H100)["bandwidth_per_rank"]
     assert expected.value == H100.cluster.accelerator.memory_bytes_per_s
     assert expected.basis.startswith("memory bandwidth of the data sheet, an upper bound: ")

@@ -6,6 +6,7 @@ import resource
 import pytest
 import torch
 
+from clusterbench.benchmarks import file_io
 from clusterbench.benchmarks.file_io import FileIo
 from clusterbench.errors import DiskError, NotHere, WrongResult
 from tests.benchmarks.alone import CPU, H100, derived, rig
@@ -20,6 +21,18 @@ def point(operation, path, **changes):
 
 def prepared(operation, path, **changes):
     return FileIo.prepare(rig(rank=2), point(operation, path, **changes))
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_what_is_to_be_cold_leaves_the_cache_once_it_was_compared(monkeypatch, tmp_path, cold):
+    done = []
+    monkeypatch.setattr(file_io, "leave_cache", lambda descriptor: done.append(("leaves", descriptor)))
+    monkeypatch.setattr(
+        file_io._Blocks, "compare", lambda self, descriptor: done.append(("compared", descriptor)) or {}
+    )
+    prepared("read", tmp_path, cold=cold, files=2).check()
+    of_files = [[what for what, of in done if of == descriptor] for descriptor in dict.fromkeys(of for _, of in done)]
+    assert of_files == [["leaves", "compared", *["leaves"] * cold]] * 2
 
 
 @pytest.mark.parametrize("operation", ["write", "read"])

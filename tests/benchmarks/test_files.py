@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from clusterbench.benchmarks import _files
 from clusterbench.benchmarks._files import Folder, cache_category, cache_evidence, leave_cache, on_disk
 from clusterbench.errors import DiskError, NotHere
 from clusterbench.types import Observation
@@ -96,9 +97,25 @@ def test_an_empty_file_is_nowhere(tmp_path):
         os.close(descriptor)
 
 
+def test_a_file_is_on_the_disk_before_the_kernel_is_asked_to_drop_all_of_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append(("fsync", descriptor)))
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments))
+    leave_cache(7)
+    assert asked == [("fsync", 7), (7, 0, 0, os.POSIX_FADV_DONTNEED)]
+
+
+def test_of_files_the_one_that_is_cached_most_counts_and_one_that_is_unknown_leaves_all_unknown(monkeypatch):
+    fractions = {1: 0.0, 2: 0.75, 3: 0.25, 4: None}
+    monkeypatch.setattr(_files, "resident_fraction", fractions.get)
+    assert cache_evidence([1, 2, 3]) == {"resident_fraction": 0.75}
+    assert cache_evidence([1, 2, 4]) == {}
+
+
 def test_cold_is_what_every_rank_found_cold():
     assert category(0.0, 0.005) == "cold"
     assert category(0.0, 0.5) == "cached"
+    assert category(0.02, 0.0) == "cached"  # 1 % and more
 
 
 def test_what_nobody_could_look_into_is_unverified():

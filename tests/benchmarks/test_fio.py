@@ -67,3 +67,16 @@ def test_what_cannot_take_effect_is_refused():
 
 def test_each_node_is_a_case_of_its_own():
     assert [point["runner"] for point in Fio().points(NODES)] == [0, 8]
+
+
+def test_a_request_has_its_median_its_tail_and_its_mean():
+    figures = Fio.parse(printed.FIO, {"test": "read", "block_bytes": 2**20})
+    assert figures == pytest.approx(
+        {
+            "bandwidth": 1048576000,
+            "request_rate": 1000,
+            "latency": 950.272e-6,
+            "latency_p99": 1531.904e-6,
+            "latency_mean": 990e-6,
+        }
+    )

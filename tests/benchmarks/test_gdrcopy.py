@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from clusterbench.benchmarks.gdrcopy import Gdrcopy
@@ -90,3 +92,18 @@ def test_another_size_than_asked_for_is_refused():
 
 def test_the_round_trip_of_a_flag():
     assert Gdrcopy.parse(printed.PPLAT, {"test": "pplat"}) == {"round_trip": 1.25e-6}
+
+
+def test_writes_and_reads_of_each_size_have_a_latency():
+    text = re.sub(r"(?m)^(gdr_copy_\w+ +)([124]) ", lambda row: f"{row[1]}{2**14 * int(row[2])} ", printed.COPYLAT)
+    figures = Gdrcopy.parse(text, {"test": "copylat", "size_bytes": 2**16})
+    assert figures == pytest.approx(
+        {
+            "write_latency[part=16KiB]": 88.9e-9,
+            "write_latency[part=32KiB]": 88.4e-9,
+            "write_latency[part=64KiB]": 89.1e-9,
+            "read_latency[part=16KiB]": 910e-9,
+            "read_latency[part=32KiB]": 1710e-9,
+            "read_latency[part=64KiB]": 1720e-9,
+        }
+    )

@@ -90,6 +90,52 @@ def test_a_copy_that_does_less_while_it_is_timed_is_found_behind_the_clock(two_g
     assert step.confirm(True) == {"wrong_elements": 0.0}
 
 
+@pytest.fixture
+def copies(two_gpus, monkeypatch):
+    """Bytes of each copy, with the kind of memory that it is from and to."""
+    made, real_copy = [], torch.Tensor.copy_
+
+    def noted(create):
+        def called(*sizes, device="cpu", **rest):
+            tensor = create(*sizes, **rest)
+            tensor.kind = "gpu" if torch.device(device).type == "cuda" else "pageable"
+            return tensor
+
+        return called
+
+    def pin_memory(tensor):
+        tensor.kind = "pinned"
+        return tensor
+
+    def copy(target, source, non_blocking=False):
+        made.append((source.kind, target.kind, source.nbytes))
+        return real_copy(target, source)
+
+    for name in ("zeros", "arange"):
+        monkeypatch.setattr(torch, name, noted(getattr(torch, name)))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("direction", "memory", "expected"),
+    [
+        ("host_to_device", "pinned", [("pinned", "gpu", MIB)]),
+        ("host_to_device", "pageable", [("pageable", "gpu", MIB)]),
+        ("device_to_host", "pinned", [("gpu", "pinned", MIB)]),
+        ("device_to_host", "pageable", [("gpu", "pageable", MIB)]),
+        ("both", "pinned", [("gpu", "pinned", MIB), ("pinned", "gpu", MIB)]),
+    ],
+)
+def test_what_is_timed_is_from_and_to_the_memory_that_the_point_says(copies, direction, memory, expected):
+    step = HostCopy.prepare(rig("cuda"), point(direction, memory, MIB))
+    step.check()
+    copies.clear()
+    step.run()
+    assert copies == expected
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])

@@ -299,6 +299,67 @@ def _proven_behind_the_clock(fault, moment):
     return said
 
 
+def _rank_1_reads_an_hour():
+    """Figures of a pair, of which rank 1 sees every repetition last an hour."""
+    import torch.distributed as dist
+
+    from clusterbench.engine import loop
+
+    rank, real = dist.get_rank(), loop.measure
+    rig = Rig(rank=rank, world_size=2, local_rank=0, host="here", device=torch.device("cpu"))
+    step = LinkMatrix.prepare(rig, point(2, between="ranks", size=2**13, window=4))
+    step.check()
+    if rank == 1:
+        loop.measure = lambda *arguments: [3600.0 for _ in real(*arguments)]
+    try:
+        return step.passes[SAMPLES]()
+    finally:
+        loop.measure = real
+
+
+@pytest.mark.gloo
+def test_one_way_the_clock_of_the_sender_counts_and_both_ways_the_slower():
+    """Four messages of 8 KiB in an hour are 9.1 B/s."""
+    first, second = run_ranks(2, _rank_1_reads_an_hour)
+    an_hour = 4 * 2**13 / 3600
+    assert min(first["pair_bandwidth[part=1,source=0]"]) > an_hour
+    assert {*second["pair_bandwidth[part=0,source=1]"]} == {an_hour}
+    assert {*first["pair_bandwidth_both[part=1,source=0]"]} == {2 * an_hour}
+    assert max(first["pair_latency[part=1,source=0]"]) < 1800
+
+
+def _one_wrong_message_of_a_window(kind, number):
+    """What the pass of two ranks says where the third message of a window differs, one way or both."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    rig = Rig(rank=rank, world_size=2, local_rank=0, host="here", device=torch.device("cpu"))
+    real, step = link_matrix.transfer, LinkMatrix.prepare(rig, point(2, between="ranks", window=4))
+
+    def broken(sent, received, peer):
+        real(sent, received, peer)
+        if rank == 1 and len(received) == 4 and (kind == "both") == (len(sent) == 4):
+            received[number][7] += 1
+
+    step.check()
+    link_matrix.transfer = broken
+    try:
+        step.passes[SAMPLES]()
+    except WrongResult as error:
+        return str(error)
+    finally:
+        link_matrix.transfer = real
+    return ""
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("kind", "number"), [("forth", 2), ("both", 3)])
+def test_every_message_of_a_window_is_compared(kind, number):
+    right, wrong = run_ranks(2, _one_wrong_message_of_a_window, kind, number)
+    assert right == ""
+    assert wrong.startswith("the message from rank 0 to rank 1 gave wrong results on rank 1 (host here): 1 of 1024 ele")
+
+
 _FAULTS = [(3, fault, moment) for fault in ("nothing", "half", "another's") for moment in ("timed", "pass")]
 _proofs = Calls(_proven_behind_the_clock, [*_FAULTS, (3, "", "never")])
 
@@ -323,6 +384,26 @@ def test_ranks_are_named_by_their_host():
     assert dict(row_of_pair.detail) == {"source": "n0:0", "part": "n1:3"}
 
 
+def test_ranks_of_two_nodes_with_three_ranks_each_have_rails_and_hosts():
+    """Three rails of one link each; between ranks 6 * 5 / 2 links."""
+    rails, ranks = (point(2, ranks_of_node=3, between=between) for between in ("rails", "ranks"))
+    assert link_matrix._rails(rails) == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
+    assert link_matrix._hosts(rails) == link_matrix._hosts(ranks) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    assert (link_matrix._links_total(rails), link_matrix._links_total(ranks)) == (3, 15)
+    assert (link_matrix._rails(ranks), link_matrix._hosts(point(2))) == (None, None)
+
+
+def test_both_directions_are_one_link_and_medians_are_each_of_their_own():
+    there, back = {"pair_bandwidth[part=1,source=0]": [3e9]}, {"pair_bandwidth[part=0,source=1]": [1e9]}
+    samples = [
+        {**there, "pair_latency[part=1,source=0]": [4e-6]},
+        {**back, "pair_bandwidth_both[part=0,source=1]": [5e9]},
+    ]
+    figures = {row.metric: row.value for row in rows(point(2), 2, samples, ("n0", "n1"))}
+    assert (figures["links_covered"], figures["links_total"]) == (1, 1)
+    assert (figures["median_bandwidth"], figures["median_latency"]) == (2e9, 4e-6)
+
+
 def test_bandwidth_is_bytes_of_the_window_over_its_time_and_latency_half_the_round_trip():
     samples = {(0, 1): {"latency": [4e-6], "forth": [0.5], "back": [0.25], "both": [1.0]}}
     figures = link_matrix._figures(samples, {}, point(2, size=2**20, window=8))
@@ -332,6 +413,15 @@ def test_bandwidth_is_bytes_of_the_window_over_its_time_and_latency_half_the_rou
         "pair_bandwidth_both[part=1,source=0]": [16 * 2**20],
     }
     assert figures[1, 0] == {"pair_bandwidth[part=0,source=1]": [32 * 2**20]}
+
+
+def test_what_is_proven_is_what_the_second_pass_saw():
+    first = {(0, 1): {"latency": [4e-6], "forth": [0.5], "back": [0.25], "both": [1.0]}}
+    again = {(0, 1): {"latency": [8e-6], "forth": [1.0], "back": [2.0], "both": [4.0]}}
+    figures = link_matrix._figures(first, again, point(2, size=2**20, window=8))
+    assert figures[0, 1]["proven_bandwidth[part=1,source=0]"] == [8 * 2**20]
+    assert figures[1, 0]["proven_bandwidth[part=0,source=1]"] == [4 * 2**20]
+    assert figures[0, 1]["pair_bandwidth[part=1,source=0]"] == [16 * 2**20]
 
 
 def test_beyond_16_nodes_only_some_links_are_planned():

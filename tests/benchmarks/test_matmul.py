@@ -20,8 +20,10 @@ def test_the_rate_is_two_n_cubed_over_the_slowest_rank():
 
 
 def test_the_rate_is_taken_at_each_number_of_ranks_a_layout_may_use():
-    points = Matmul(sizes=(64,)).points(Place(Cluster(1, 6, "cpu"), 1))
+    place = Place(Cluster(1, 6, "cpu"), 1)
+    points = [*Matmul(sizes=(64,)).points(place)]
     assert [point["num_ranks"] for point in points] == [1, 2, 4, 6]
+    assert [Matmul().world_size(point, place) for point in points] == [1, 2, 4, 6]
 
 
 def test_across_nodes_only_all_ranks_are_taken():
@@ -44,6 +46,17 @@ def test_a_right_product_is_proven_exactly_in_every_dtype(dtype):
     step = Matmul.prepare(rig(), {"size": 96, "dtype": dtype, "num_ranks": 1})
     assert step.check() == {"wrong_elements": 0.0}
     step.run()
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("tf32", "high"), ("float32", "highest")])
+def test_tensor_cores_multiply_tf32_alone_and_the_next_case_finds_what_was_set_before(monkeypatch, dtype, precision):
+    monkeypatch.setattr("clusterbench.benchmarks.matmul._missing", lambda device, dtype: "")
+    step = Matmul.prepare(rig(), {"size": 96, "dtype": dtype, "num_ranks": 1})
+    real, seen = torch.mm, []
+    monkeypatch.setattr(torch, "mm", lambda *of, out: seen.append(torch.get_float32_matmul_precision()) or real(*of))
+    step.run()
+    assert seen == [precision]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_a_wrong_product_is_found(monkeypatch):

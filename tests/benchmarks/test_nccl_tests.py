@@ -93,3 +93,29 @@ def test_a_wrong_element_is_a_wrong_result_whatever_the_verdict():
     with pytest.raises(WrongResult) as caught:
         NcclTests.parse(printed.NCCL_TESTS.replace("44.48       0", "44.48       2"), point())
     assert caught.value.evidence == {"wrong_elements": 2.0, "failed_checks": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "evidence"),
+    [
+        ("45.03       0", "45.03       3", {"wrong_elements": 3.0, "failed_checks": 0.0}),
+        ("values : 0 OK", "values : 2 FAILED", {"wrong_elements": 0.0, "failed_checks": 2.0}),
+    ],
+)
+def test_in_place_too_and_by_its_own_verdict_a_wrong_result_has_no_speed(old, new, evidence):
+    with pytest.raises(WrongResult) as caught:
+        NcclTests.parse(printed.NCCL_TESTS.replace(old, new), point())
+    assert caught.value.evidence == evidence
+
+
+def test_each_placement_has_its_time_and_both_bandwidths():
+    assert NcclTests.parse(printed.NCCL_TESTS, point()) == pytest.approx(
+        {
+            "latency[part=out_of_place]": 41.25e-6,
+            "algbw[part=out_of_place]": 25.42e9,
+            "busbw[part=out_of_place]": 44.48e9,
+            "latency[part=in_place]": 40.75e-6,
+            "algbw[part=in_place]": 25.73e9,
+            "busbw[part=in_place]": 45.03e9,
+        }
+    )

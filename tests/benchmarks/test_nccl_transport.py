@@ -119,6 +119,27 @@ def test_gpudirect_is_counted_at_both_ends() -> None:
     assert metrics["nvls_available"].value == 0.0
 
 
+def test_shares_are_of_channels_and_not_of_connections() -> None:
+    """Three channels by GPUDirect through another GPU, and one by neither, each logged at both ends."""
+    cards = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:192.0.2.1<0>"
+    three = [f"Channel 0{number}/0 : 1[1] -> 3[1] [{{}}] via NET/IB/1{{}}/GDRDMA" for number in range(3)]
+    metrics = derived(
+        log(0, cards, "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0"),
+        log(1, cards, *(message.format("send", "(0)") for message in three)),
+        log(2, cards, "Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0"),
+        log(3, cards, *(message.format("receive", "") for message in three)),
+    )
+    assert (metrics["gdr_share"].value, metrics["pxn_share"].value) == (6 / 8, 3 / 4)
+
+
+def test_a_card_is_that_of_the_end_that_names_it() -> None:
+    """One card of the first host sends to two others."""
+    cards = "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:192.0.2.1<0>"
+    sends = [f"Channel 0{rank}/0 : 0[0] -> {rank}[0] [send] via NET/IB/0" for rank in (1, 2)]
+    metrics = derived(log(0, cards, *sends), log(1, cards), log(2, cards), hosts=("a", "b", "c"))
+    assert metrics["cards_used"].value == 1.0
+
+
 def test_cards_are_named_and_counted_on_each_host() -> None:
     metrics = derived(*RING)
     # The last host's list was not in its log, so that its card has the network's number only.

@@ -99,6 +99,25 @@ def test_one_way_is_held_against_the_data_sheet():
     assert Nvbandwidth().predict(point(), NODES) == {}
 
 
+OF_THREE = """\
+Running device_to_device_memcpy_write_ce.
+memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
+           0         1         2
+ 0       N/A    276.07    276.00
+ 1    275.50       N/A    100.00
+ 2    276.10    276.20       N/A
+
+SUM device_to_device_memcpy_write_ce 1479.87
+
+"""
+
+
+def test_of_many_pairs_the_median_and_the_slowest_are_told_and_each_by_row_and_column():
+    figures = Nvbandwidth.parse(OF_THREE, point())
+    assert (figures["bandwidth"], figures["lowest_bandwidth"]) == (pytest.approx(276.035e9), 100e9)
+    assert (figures["pair_bandwidth[part=1to2]"], figures["pair_bandwidth[part=2to1]"]) == (100e9, 276.2e9)
+
+
 def test_latencies_have_metrics_of_their_own():
     figures = Nvbandwidth.parse(printed.NVBANDWIDTH_LATENCY, point(test="host_device_latency_sm"))
     assert figures == pytest.approx(

@@ -46,3 +46,9 @@ def test_another_size_or_another_figure_than_asked_for_is_refused():
 def test_the_program_is_looked_up_in_its_folder():
     point = {"test": "get_bw", "path": "/opt/nvshmem/bin/perftest/device/pt-to-pt"}
     assert NvshmemPerftest.program_of(point) == "/opt/nvshmem/bin/perftest/device/pt-to-pt/shmem_get_bw"
+
+
+def test_each_figure_is_of_who_issues_the_message():
+    assert NvshmemPerftest.parse(printed.NVSHMEM, {"test": "put_latency", "size_bytes": 1024}) == pytest.approx(
+        {"latency[part=thread]": 4.25e-6, "latency[part=warp]": 3.5e-6, "latency[part=block]": 3.75e-6}
+    )

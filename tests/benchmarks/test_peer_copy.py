@@ -75,6 +75,37 @@ def test_every_pair_is_copied_directly_and_through_the_host(two_gpus):
     assert all(len(values) == 2 for key, values in figures.items() if "bandwidth" in key)
 
 
+def test_figures_count_the_copies_that_are_timed(two_gpus, monkeypatch):
+    """Four copies of 4,096 B in half a second: 32,768 B/s, twice that where each byte counts twice; 100 small ones."""
+    from clusterbench.benchmarks.peer_copy import _Gpus
+
+    made, timed, real_copy = [], [], torch.Tensor.copy_
+
+    def copy(target, source, non_blocking=False):
+        made.append(source.nbytes)
+        return real_copy(target, source)
+
+    def seconds(self, of_a_sample):
+        made.clear()
+        of_a_sample()
+        timed.append([*made])
+        return [0.5, 0.25]
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    monkeypatch.setattr(_Gpus, "_seconds", seconds)
+    step = PeerCopy.prepare(rig(), point(2))
+    step.check()
+    figures = step.passes[SAMPLES]()
+    pair = [[4096] * 4, [4096] * 8, [8] * 100]  # directly, through the host, small
+    assert timed == [[4096] * 4] * 2 + pair * 2 + [[4096] * 8, [4096] * 16]
+    rates = {key.partition("[")[0]: values for key, values in figures.items()}
+    assert rates["local_copy_bandwidth"] == rates["copy_bandwidth_both"] == [65536.0, 131072.0]
+    assert rates["copy_bandwidth"] == [32768.0, 65536.0]
+    assert rates["copy_latency"] == [0.005, 0.0025]
+    assert figures["copy_bandwidth_both[category=host,part=0:1,source=0:0]"] == rates["copy_bandwidth_both"]
+    assert figures["copy_bandwidth_both[category=peer,part=0:1,source=0:0]"] == rates["copy_bandwidth_both"]
+
+
 @pytest.mark.parametrize("words", [1, 2**19, 2**19 + 1, 9 * 2**19])
 def test_a_staged_copy_is_whole_whatever_its_size(two_gpus, words):
     assert PeerCopy.prepare(rig(), point(2, size=8 * words)).check() == {"wrong_elements": 0.0}

@@ -211,3 +211,18 @@ def test_a_run_may_take_as_long_as_its_program_and_sizes_must_grow():
     with pytest.raises(SuiteError) as caught:
         Perftest.from_options({"min_size": 64, "max_size": 8})
     assert str(caught.value) == "max_size is 8B, below min_size, 64B: there is nothing to measure"
+
+
+@pytest.mark.parametrize(
+    ("messages", "tails"),
+    [
+        (99, {}),
+        (100, {"latency_p99": 2.1e-6}),
+        (999, {"latency_p99": 2.1e-6}),
+        (1000, {"latency_p99": 2.1e-6, "latency_p999": 4.9e-6}),
+    ],
+)
+def test_a_tail_is_of_messages_enough_to_have_one(messages, tails):
+    text = printed.PERFTEST_LATENCY.replace(" 1000  ", f" {messages}  ")
+    figures = Perftest.parse(text, {"test": "ib_write_lat", "size_bytes": 8, "messages": messages})
+    assert figures == pytest.approx({"latency": 1.75e-6, "latency_min": 1.71e-6, "latency_max": 5.2e-6, **tails})

@@ -83,6 +83,14 @@ def test_a_profiler_that_saw_no_kernel_does_not_say_that_nothing_was_computed(tm
         assert figures["compute_time"].basis.startswith("the profiler recorded nothing") == (value is None)
 
 
+def test_times_of_the_rank_have_their_median_and_their_ends(tmp_path: Path) -> None:
+    (case,) = plan_of(tmp_path, "layouts: [tp2], global_batch_size: 4, communication: fake").cases
+    seen = Observation("c", "h", 1, 1, ("a",), [[4.0, 1.0, 2.0]], passes={"own_seconds": [[0.5, 3.0, 1.0]]})
+    figures = {metric.name: metric for metric in RankStep.derive(case, seen, Place(ONE, 1))}
+    ends = [(figures[name].low, figures[name].value, figures[name].high) for name in ("rank_time", "compute_time")]
+    assert ends == [(1.0, 2.0, 4.0), (0.5, 1.0, 3.0)]
+
+
 def test_by_default_it_is_the_first_rank_of_the_middle_stage(tmp_path: Path) -> None:
     asked = "layouts: [pp4-tp2], global_batch_size: 4, communication: fake"
     plan = plan_of(tmp_path, asked, f"{asked}, fake_rank: 1")

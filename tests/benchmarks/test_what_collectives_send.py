@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clusterbench.engine.communicator import Communicator
 from tests.benchmarks.test_collectives import COLLECTIVES, Faulty, prepared, rig_here, tensors
@@ -39,6 +40,31 @@ def _handed_over(cases):
         step.run()
         handed.append(calls)
     return handed
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies from one array to another."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default:
+            self.bytes.append(args[0].nbytes)
+        return func(*args, **(kwargs or {}))
+
+
+def _copied(cases):
+    """Bytes of each copy in the timed call, once the step was proven."""
+    rig, copied = rig_here(), []
+    for name, options in cases:
+        ((_, step),) = prepared(rig, name, options)
+        step.check()
+        with Copies() as copies:
+            step.run()
+        copied.append(copies.bytes)
+    return copied
 
 
 ALL = [0, 1, 2, 3]
@@ -100,3 +126,9 @@ def test_a_timed_call_hands_over_as_many_bytes_to_the_ranks_that_its_point_says(
     for rank, handed in enumerate(run_ranks(4, _handed_over, cases)):
         for (name, options, expected), calls in zip(HANDED_OVER, handed, strict=True):
             assert calls == expected(rank), (name, options, rank)
+
+
+@pytest.mark.gloo
+def test_out_of_place_an_all_reduce_copies_what_it_reduces_and_in_place_nothing():
+    cases = [("all_reduce", {"in_place": in_place, "min_size": 256, "max_size": 256}) for in_place in (False, True)]
+    assert run_ranks(2, _copied, cases) == [[[256], []]] * 2

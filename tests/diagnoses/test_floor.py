@@ -68,6 +68,14 @@ def test_a_floor_that_is_met_says_by_how_much() -> None:
     assert answer.healthy == ("1 floor of planted is met (the nearest is busbw of planted/1n4/a, by 10 %)",)
 
 
+def test_of_floors_that_are_met_the_nearest_is_named() -> None:
+    cases = [case(label, floors=(asked(),)) for label in "abc"]
+    rows = [row(one, "busbw", value, unit="B/s") for one, value in zip(cases, (360e9, 315e9, 330e9), strict=True)]
+    ends = [(outcome(one), observation(one)) for one in cases]
+    (said,) = Floor().answer(reading(*ends, cases=cases, rows=rows)).healthy
+    assert said == "3 floors of planted are met (the nearest is busbw of planted/1n4/b, by 5 %)"
+
+
 @pytest.mark.parametrize("value", [298e9, 302e9])
 def test_what_noise_decides_is_neither_missed_nor_met(value: float) -> None:
     answer = of(value, spread=0.1)

@@ -9,10 +9,13 @@ import json
 import sys
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 from mpi4py import MPI
 
+from clusterbench.engine import mpi
 from clusterbench.engine.mpi import prepare, seconds_of
 from clusterbench.errors import WrongResult
 
@@ -64,17 +67,52 @@ class Broken:
         return called
 
 
+class Noted:
+    """A communicator that counts its calls, each with the bytes of its largest array."""
+
+    def __init__(self, comm):
+        self._comm = comm
+        self.calls = Counter()
+
+    def __getattr__(self, name):
+        real = getattr(self._comm, name)
+        if not name[0].isupper() or name.startswith("Get_"):
+            return real
+
+        def noted(*arguments):
+            sizes = [memoryview(each).nbytes for each in arguments if each is not None and not isinstance(each, int)]
+            self.calls[f"{name} {max(sizes, default=0)}"] += 1
+            return real(*arguments)
+
+        return noted
+
+
+def calls_of_an_iteration(comm, point):
+    """The calls of an iteration behind the proof."""
+    noted = Noted(comm)
+    step = prepare(noted, point, "here", 0)
+    step.check()
+    noted.calls.clear()
+    step.run()
+    return noted.calls
+
+
 def main(folder, points, fault):
     comm = MPI.COMM_WORLD.Dup()
+    if fault == "clock" and comm.Get_rank() != 0:  # an hour from mark to mark
+        mpi.time = SimpleNamespace(perf_counter=(3600.0 * hour for hour in count()).__next__, sleep=time.sleep)
     found = []
     for point in points:
+        if fault == "noted":
+            found.append(calls_of_an_iteration(comm, point))
+            continue
         step = prepare(Broken(comm, fault) if fault else comm, point, "here", 0)
         try:
             evidence = dict(step.check())
         except WrongResult as error:
             found.append([str(error), []])
             continue
-        seconds = seconds_of(step, comm, point, 3, 1, lambda *_: None) if fault in ("", "later") else []
+        seconds = seconds_of(step, comm, point, 3, 1, lambda *_: None) if fault in ("", "later", "clock") else []
         try:
             evidence = dict(step.confirm(not fault or fault == "later")) or evidence
         except WrongResult as error:

@@ -65,6 +65,13 @@ def test_ranks_outside_a_pair_have_its_times(tmp_path):
     assert first[0][1] == second[0][1] == third[0][1]
 
 
+def test_of_a_pair_the_clock_of_the_sender_counts(tmp_path):
+    cases = [points(2, op, min_size=8, max_size=8)[0] for op in PAIRS]
+    assert {(point["sender"], point["receiver"]) for point in cases} == {(0, 1)}
+    for of_rank in under_mpirun(2, tmp_path, cases, "clock"):
+        assert all(max(seconds) < 3600 for _, seconds in of_rank)
+
+
 def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
     cases = points(3, "all_reduce", min_size=4096, max_size=4096)
     (right,), (wrong,), (third,) = under_mpirun(3, tmp_path, cases, "Allreduce")
@@ -73,6 +80,31 @@ def test_one_wrong_element_on_one_rank_is_found_there(tmp_path):
         "all_reduce gave wrong results on rank 1 (host here): 1 of 1024 elements differ. "
         "First at index 5: got 3.0, expected 2.0."
     )
+
+
+ONE_CALL = {
+    "all_reduce": "Allreduce",
+    "reduce": "Reduce",
+    "broadcast": "Bcast",
+    "all_gather": "Allgather",
+    "reduce_scatter": "Reduce_scatter_block",
+    "all_to_all": "Alltoall",
+    "gather": "Gather",
+    "scatter": "Scatter",
+}
+
+
+def test_an_iteration_moves_as_many_bytes_in_as_many_messages_as_its_figures_count(tmp_path):
+    """Of two ranks: windows of 64 messages, as OSU's, and of collectives the whole array in one call."""
+    first, second = under_mpirun(2, tmp_path, [points(2, op, min_size=4096, max_size=4096)[0] for op in OPS], "noted")
+    by_op = {op: (of_first, of_second) for op, of_first, of_second in zip(OPS, first, second, strict=True)}
+    assert by_op.pop("latency") == ({"Send 4096": 1, "Recv 4096": 1},) * 2
+    assert by_op.pop("bandwidth") == ({"Isend 4096": 64, "Recv 4": 1}, {"Irecv 4096": 64, "Send 4": 1})
+    both = {"Isend 4096": 64, "Irecv 4096": 64}
+    assert by_op.pop("bi_bandwidth") == ({**both, "Recv 4": 1}, {**both, "Send 4": 1})
+    assert by_op.pop("barrier") == ({"Barrier 0": 1},) * 2
+    parts = {"gather": 2048, "scatter": 2048}  # of ranks that are no root
+    assert by_op == {op: ({f"{name} 4096": 1}, {f"{name} {parts.get(op, 4096)}": 1}) for op, name in ONE_CALL.items()}
 
 
 def test_what_stops_moving_once_it_was_proven_is_found_behind_the_clock(tmp_path):

@@ -24,6 +24,25 @@ def imported(tmp_path):
 
 
 @pytest.fixture
+def cases(tmp_path):
+    """The cases of a text: options, hosts of the ranks, and seconds as they are recorded."""
+
+    def of(text, name="said.txt", **facts):
+        (tmp_path / name).write_text(text)
+        reading = read(import_files([tmp_path / name], out=tmp_path / "run", facts=Facts(**facts)))
+        return {
+            history.case.id.removeprefix("imported/"): (
+                history.case.point,
+                history.pooled.hosts,
+                history.pooled.seconds[0][0],
+            )
+            for history in reading.histories
+        }
+
+    return of
+
+
+@pytest.fixture
 def refused(tmp_path):
     """What is said of a text that cannot be imported."""
 

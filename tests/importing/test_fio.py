@@ -92,6 +92,10 @@ def test_what_it_prints_for_people_is_read(imported):
     }
 
 
+def test_thousands_of_requests_are_decimal(imported):
+    assert values(imported(TEXT.replace("IOPS=1210,", "IOPS=1.21k,")))["1n1/seq", "message_rate"] == 1210
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

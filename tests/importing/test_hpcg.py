@@ -67,6 +67,17 @@ def test_the_older_yaml_says_the_same(imported):
     }
 
 
+def test_ranks_are_processes_and_not_threads(cases):
+    text = RUN.replace("Processes=2", "Processes=8").replace("per processes=2", "per processes=4")
+    (point, _, seconds) = cases(text, num_nodes=1)["1n8/32x16x16"]
+    assert (point["threads"], seconds) == (4, 0.0686362)
+
+
+def test_of_two_ratings_that_agree_the_official_one_counts(imported):
+    rows = imported(RUN.replace("overhead=1.94783", "overhead=1.94900"), num_nodes=1)
+    assert rows["1n2/32x16x16", "flops_per_s"][0] == 1.94783e9
+
+
 def test_an_invalid_result_is_a_wrong_case(imported, tmp_path):
     imported(RUN + INVALID, num_nodes=1)
     outcomes = [json.loads(line) for line in (tmp_path / "run" / "outcomes.jsonl").read_text().splitlines()]

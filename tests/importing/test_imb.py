@@ -95,6 +95,29 @@ def test_messages_are_counted_and_groups_are_all_of_the_ranks(imported):
     assert rows["2n4/IMB_Barrier", "latency"][0] == pytest.approx(80.90e-6)
 
 
+def test_where_no_row_tells_them_apart_a_megabyte_is_a_million_bytes(imported):
+    """1 B in 0.10 us, which is printed in hundredths: 10 MB/s may be of 1e6 or of 2**20 bytes."""
+    short = PINGPONG[: PINGPONG.index("            1  ")] + "            1         1000         0.10        10.00\n\n"
+    assert imported(short, num_nodes=1)["1n2/IMB_PingPong-1B", "bandwidth"][0] == 10e6
+
+
+def test_hosts_are_those_of_the_ranks_that_did_not_wait(cases):
+    startup = "".join(
+        f"[0] MPI startup(): {rank}       3026{rank}    node-{rank // 2}  {{{rank}}}\n" for rank in range(4)
+    )
+    recorded = cases(startup + PINGPONG.replace("1022", "2"))
+    assert {(case.partition("/")[0], hosts) for case, (_, hosts, _) in recorded.items()} == {
+        ("1n2", ("node-0", "node-0"))
+    }
+
+
+def test_seconds_are_those_of_a_call_or_of_a_message(cases):
+    """1 over 10,065,479 messages a second."""
+    recorded = cases(BIBAND + GROUPS, num_nodes=2)
+    assert recorded["2n2/IMB_Biband-8B"][2] == pytest.approx(99.3495e-9, rel=1e-5)
+    assert recorded["2n4/IMB_Barrier"][2] == pytest.approx(80.90e-6)
+
+
 def test_what_is_left_out_is_noted(imported, tmp_path):
     assert {case for case, _ in imported(CUT_OFF, num_nodes=1)} == {"1n4/IMB_Allgather"}
     assert _notes(tmp_path) == [

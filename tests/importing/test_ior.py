@@ -99,6 +99,17 @@ def test_an_older_one_says_its_clients_and_a_repetition_that_is_missing_is_noted
     assert _notes(tmp_path) == ["said.txt:4: 1 of 2 repetitions are in the text"]
 
 
+def test_ten_ranks_four_on_a_node_are_three_nodes(imported):
+    assert {case for case, _ in imported(OLD.replace("16 (8 per node)", "10 (4 per node)"))} == {"3n10/IOR_write"}
+
+
+def test_a_file_of_gibibytes_is_one(imported):
+    """8 GiB in 8.978518 s are 912.40 MiB/s."""
+    large = RUN.replace("filesize  : 8 MiB", "filesize  : 8 GiB").replace("0.008768", "8.978518")
+    large = large[: large.index("read  ")]
+    assert imported(large)["1n8/IOR_write", "bandwidth"][0] == 912.40 * 2**20
+
+
 def test_a_phase_that_is_ended_by_time_moves_less_than_the_file(imported):
     assert imported(STONEWALL)["1n8/IOR_read", "bandwidth"][0] == 1495.76 * 2**20
 

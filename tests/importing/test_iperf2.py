@@ -34,6 +34,19 @@ def test_the_sum_of_the_streams_is_one_case_between_two_hosts(imported):
     assert rows == {("2n2/TCP", "bandwidth"): (1957e6 / 8, "imported from said.txt:10")}
 
 
+@pytest.mark.parametrize(
+    ("text", "streams", "side", "seconds"),
+    [
+        (STREAMS, 4, None, 60.0),
+        (INTERVALS, 1, "client", 10.0031),
+        (INTERVALS.replace("Client connecting to 10.0.0.2, TCP", "Server listening on TCP"), 1, "server", 10.0031),
+    ],
+)
+def test_the_streams_and_who_counted_are_told(cases, text, streams, side, seconds):
+    (point, _, recorded_s) = cases(text)["2n2/TCP"]
+    assert (point["streams"], point.get("counted_by"), recorded_s) == (streams, side, seconds)
+
+
 def test_intervals_are_passed_over(imported):
     rows = imported(INTERVALS)
     assert [*rows.values()] == [(9.36e9 / 8, "imported from said.txt:9")]

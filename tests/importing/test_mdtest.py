@@ -65,6 +65,13 @@ def test_the_mean_over_iterations_stands_beside_least_and_most_and_what_was_not_
     assert rows["1n128/mdtest_File_creation", "message_rate/max"][0] == 7147.432
 
 
+def test_fewer_tasks_than_nodes_are_on_as_many_nodes(imported):
+    few = RUN.replace("128 total task(s) on 1 node(s)", "128 total task(s) on 4 node(s)").replace(
+        "128 tasks, 1", "2 tasks, 1"
+    )
+    assert {case.partition("/")[0] for case, _ in imported(few)} == {"2n2"}
+
+
 def test_older_ones_have_a_colon_and_figures_of_each_rank_are_not_those_of_all(imported):
     rows = imported(OLD + PER_RANK)
     assert rows["100n1000/mdtest_File_creation", "message_rate"][0] == 18146.098

@@ -69,6 +69,28 @@ def test_pairs_say_their_ranks(imported):
     }
 
 
+def test_hosts_are_in_the_order_of_ranks_whatever_that_of_the_lines(cases):
+    head, first, second, third, fourth = STARTUP.partition("0       ")[0], *STARTUP.splitlines()[2:]
+    startup = "\n".join([*head.splitlines()[:2], fourth, second, third, first, ""])
+    (_, hosts, _), *_ = cases(startup + ALLREDUCE).values()
+    assert hosts == ("node-0", "node-1", "node-0", "node-1")
+
+
+def test_where_what_is_sent_lies_stands_before_where_it_arrives(cases):
+    text = CUDA.replace("Receive Buffer on DEVICE (D)", "Receive Buffer on HOST (H)")
+    assert [point["buffers"] for point, _, _ in cases(text, num_nodes=1).values()] == ["D H", "D H"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(ALLREDUCE, [46.87e-6, 70.10e-6]), (PAIRS, [31.637e-9]), (CUDA, [990.1e-9, 47.9112e-6])]
+)
+def test_seconds_are_those_of_a_call_or_of_a_message(cases, text, seconds):
+    """1 over 31,608,531.76 messages a second; 1 B over 1.01 MB/s, and 4,194,304 B over 87,543.13 MB/s."""
+    facts = {"num_nodes": 2, "num_ranks": 8} if text == ALLREDUCE else {"num_nodes": 2}
+    recorded = [second for _, _, second in cases(text, **facts).values()]
+    assert recorded == pytest.approx(seconds, rel=1e-4)
+
+
 def test_of_a_non_blocking_call_the_whole_and_the_communication_are_kept(imported):
     rows = imported(NON_BLOCKING, num_nodes=2, num_ranks=8)
     assert [key[1] for key in rows] == ["latency", "latency/communication"]

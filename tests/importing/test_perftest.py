@@ -55,6 +55,12 @@ def test_each_size_of_a_bandwidth_is_a_case(imported):
     assert {basis for _, basis in rows.values()} >= {"imported from said.txt, 65536 bytes"}
 
 
+def test_seconds_are_those_of_a_message(cases):
+    """1 over 0.747395 and 0.046838 million messages a second."""
+    recorded = [seconds for _, _, seconds in cases(said(BANDWIDTH), num_nodes=2).values()]
+    assert recorded == pytest.approx([1.33798e-6, 21.3502e-6], rel=1e-4)
+
+
 def test_a_latency_keeps_its_mean_median_and_extremes(imported):
     rows = imported(said(LATENCY, "RDMA_Write Latency Test"), num_nodes=2)
     of_latency = {metric: value for (_, metric), (value, _) in rows.items() if metric.startswith("latency")}

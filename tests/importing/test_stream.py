@@ -25,6 +25,12 @@ def test_each_kernel_is_a_case_in_millions_of_bytes(imported):
     assert len(rows) == 4
 
 
+def test_threads_are_those_that_ran_and_seconds_those_of_the_best_pass(cases):
+    recorded = cases(RUN.replace("counted = 32", "counted = 16"))
+    assert {point["threads"] for point, _, _ in recorded.values()} == {16}
+    assert [seconds for _, _, seconds in recorded.values()] == [0.018713, 0.018691, 0.027921, 0.026431]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -72,7 +72,9 @@ memory:  1.34GiB(0.96%)  tps: 301,092  tflops: 21.55  mfu: 2.18%
 memory:  1.34GiB(0.96%)  tps: 359,546  tflops: 25.74  mfu: 2.60%
 [rank0]:[titan] 2025-11-25 19:45:03,885 - root - INFO - Training completed
 """
-OTHER_RANK = TITAN.splitlines(keepends=True)[4].replace("rank0", "rank1").replace("301,092", "300,000")
+OTHER_RANK = (
+    TITAN.splitlines(keepends=True)[4].replace("rank0", "rank1").replace("301,092", "300,000").replace("21.55", "21.47")
+)
 
 
 def _said(tmp_path):
@@ -123,6 +125,8 @@ def _argument(name, value):
         ({"use_custom_fsdp": True, "data_parallel_sharding_strategy": "no_shard"}, "pp4-dp2-tp2+sp"),
         ({"data_parallel_sharding_strategy": "optim_grads_params"}, "pp4-dp2-tp2+sp+zero1"),  # without FSDP no effect
         ({"use_torch_fsdp2": True}, "pp4-dp2-tp2+sp+zero3"),
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim"}, "pp4-dp2-tp2+sp+zero1"),
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}, "pp4-dp2-tp2+sp+zero2"),
         ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "new"}, None),
         ({"ds_sequence_parallel_size": 2}, None),
     ],
@@ -135,6 +139,31 @@ def test_a_layout_is_what_the_arguments_say_or_is_left_out(imported, tmp_path, a
     _, _, notes, point = _said(tmp_path)
     assert point.get("layout") == expected
     assert any("its layout has no name here: it has" in note for note in notes) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("context_parallel_size ........................... 1", "context_parallel_size ... 2", "pp4-cp2-tp2+sp+zero1"),
+        ("sequence_parallel ............................... True", "sequence_parallel ... False", "pp4-dp2-tp2+zero1"),
+        ("use_distributed_optimizer ....................... True", "use_other ... True", "pp4-dp2-tp2+sp"),
+    ],
+)
+def test_a_layout_has_the_ranks_that_the_arguments_leave_to_dp(imported, tmp_path, old, new, expected):
+    imported(MEGATRON.replace(old, new), num_nodes=2)
+    assert _said(tmp_path)[3]["layout"] == expected
+
+
+def test_steps_of_a_batch_that_grew_are_left_out(imported, tmp_path):
+    """5.6301 s are of 64 sequences, and those of 128 took 5.4106 and 5.3641 s."""
+    first, second = step(1, 25849.1, 38.6), step(2, 5630.1, 231.9)
+    text = MEGATRON.replace(second, second.replace("  128 |", "   64 |")).replace(
+        first, first.replace("  128 |", "   64 |")
+    )
+    rows = imported(text, num_nodes=2)
+    row = {metric: value for (_, metric), (value, _) in rows.items()}
+    assert row["step_time"] == pytest.approx((5.4106 + 5.3641) / 2)
+    assert "said.txt: 2 of 4 printed steps had another batch, and are left out" in _said(tmp_path)[2]
 
 
 def test_a_step_in_fp8_is_none_in_bfloat16(imported, tmp_path):
@@ -187,13 +216,21 @@ def test_titans_tokens_are_of_each_rank_and_a_step_is_as_slow_as_its_slowest(imp
             "tokens_per_s_per_rank": tokens,
             "tokens_per_s": tokens * 8,
             "step_time": (64 * 2048 / 300_000 / 8 + 64 * 2048 / 359_546 / 8) / 2,
-            "model_flops_per_s_per_rank": (21.55e12 + 25.74e12) / 2,
+            "model_flops_per_s_per_rank": (21.47e12 + 25.74e12) / 2,
             "mfu/imported": (0.0218 + 0.0260) / 2,
             "peak_memory/reserved": 1.34 * 2**30,
             "loss": 6.9532,
         }
     )
     assert _said(tmp_path)[3]["mesh"] == "dp_shard 8"
+
+
+def test_degrees_of_experts_are_a_second_view_of_titans_ranks(imported, tmp_path):
+    """pytorch/torchtitan, torchtitan/distributed/parallel_dims.py: ep and etp are cut out of the others."""
+    pairs = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=4, etp=1"
+    rows = imported(TITAN.replace("Building 1-D device mesh with ['dp_shard'], [8]", pairs), num_nodes=2)
+    assert {case.partition("/")[0] for case, _ in rows} == {"2n16"}
+    assert _said(tmp_path)[3]["mesh"] == "pp 2, dp_shard 8"
 
 
 @pytest.mark.parametrize(

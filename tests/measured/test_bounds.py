@@ -55,6 +55,20 @@ def test_a_step_that_is_faster_than_the_peak_keeps_its_time_alone() -> None:
     assert "is above" in figures["tokens_per_s"].basis
 
 
+def test_a_step_that_executes_more_than_the_peak_is_beyond_it_though_the_model_needs_less() -> None:
+    """Layers are computed four times in place of three, and the head three times: an HFU below 4/3 of the MFU."""
+    figures = stepped(0.95, recompute="full")
+    assert void(figures) == {"tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "mfu", "hfu"}
+    assert figures["tokens_per_s"].basis.startswith(f"{BEYOND}: hfu 1.18 is above 1, ")
+
+
+def test_energy_rests_on_the_time_too() -> None:
+    case = Case("c", "train_step", 1, {}, "cuda", 1, 8, 1, 1, 60.0)
+    detail = {"flops_convention": "causal", "peak": "datasheet"}
+    metrics = [Metric("mfu", "fraction", 1.2, detail=detail), Metric("energy_per_token", "J/token", 0.1)]
+    assert [each.value for each in without_impossible(case, metrics, H100)] == [None, None]
+
+
 def test_a_step_in_float8_is_bound_by_the_peak_of_float8_and_told_by_both() -> None:
     options = {"float8": "tensorwise", "layouts": ("dp8",)}
     figures = stepped(0.7, **options)  # 1.4 times the peak of bfloat16
@@ -94,10 +108,11 @@ def test_a_product_above_the_dense_peak_is_void_where_the_device_is_known() -> N
     assert usual.value == 700e12
 
 
-def bus(busbw: float, benchmark: str = "all_reduce", num_nodes: int = 1) -> Metric:
+def bus(busbw: float, benchmark: str = "all_reduce", num_nodes: int = 1, group_size: int | None = None) -> Metric:
     """On hosts with eight H100, whose links carry 450 GB/s one way."""
     ranks = 8 * num_nodes
-    of = Case("c", benchmark, 1, {"size_bytes": 2**30, "group_size": ranks}, "cuda", num_nodes, ranks, 1, 1, 60.0)
+    point = {"size_bytes": 2**30, "group_size": group_size or ranks}
+    of = Case("c", benchmark, 1, point, "cuda", num_nodes, ranks, 1, 1, 60.0)
     cluster = replace(H100, num_nodes=num_nodes)
     (metric,) = without_impossible(of, [Metric("busbw", "B/s", busbw, busbw, busbw)], cluster)
     return metric
@@ -109,6 +124,12 @@ def test_a_bus_bandwidth_above_the_link_is_void_inside_a_host(benchmark: str, mo
     above = bus(1.11 * most, benchmark)
     assert (above.value, above.low) == (None, 1.11 * most)
     assert "the link of one GPU, one direction" in above.basis
+
+
+def test_of_two_ranks_along_an_axis_a_switch_spares_nothing() -> None:
+    """Each of two GPUs receives what the other has, whoever adds it up: 2 (n-1)/n is 1."""
+    assert bus(490e9, group_size=2).value is not None
+    assert bus(500e9, group_size=2).value is None
 
 
 def test_what_the_switch_may_add_and_what_lies_between_hosts_is_not_bound() -> None:

@@ -266,3 +266,10 @@ def test_rates_that_a_step_does_not_ask_for_move_nothing():
             whole = step_seconds(work, typical.rates)
             assert [step_seconds(work, end) for end in typical.ends[name]] == [whole, whole], name
     assert skipped >= {"p2p_time", "p2p_bandwidth", "pipeline_factor", "node_network", "collective_time"}
+
+
+def test_a_rate_that_was_taken_elsewhere_is_named_where_it_may_move_the_price_and_one_of_the_machine_is_not():
+    own = known(matmul=(50.0, 100.0, 200.0))
+    typical = KnownRates(own.by_key | {"matmul": replace(own.by_key["matmul"], origin="typical")})
+    assert price(step(), own).unmeasured == {}
+    assert [*price(step(), typical).unmeasured] == ["matmul"]

@@ -130,11 +130,21 @@ def test_rates_of_one_framework_are_not_used_for_another(tmp_path):
     assert "was fitted to steps of nanotron, and --profile is megatron_core" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["price", "calibrate"])
+def test_another_machine_is_accepted_of_rates_alone(verb):
+    done = run(verb, SAMPLE, "--profile", "nanotron", "--accept-other", "gpu")
+    assert (done.exit_code, "--accept-other has no effect without --rates" in done.stderr) == (2, True)
+
+
 def test_a_measured_line_sets_the_scale_of_all():
     options = ("--profile", "megatron_core", "--gpu", "a100-sxm4-80gb", "--nics", "8x200Gb")
-    plain, scaled = (rows_of(run("price", TABLE5, *options, *more)) for more in ((), ("--scale-from", "4")))
+    done, again = (run("price", TABLE5, *options, *more) for more in ((), ("--scale-from", "4")))
+    plain, scaled = rows_of(done), rows_of(again)
     assert float(scaled[2]["step_s"]) == pytest.approx(18.13, rel=1e-4)
     factor = 18.13 / float(plain[2]["step_s"])
+    said = re.findall(r"all times x ([\d.]+), so that line 4 comes out as measured", again.stderr)
+    assert [float(each) for each in said] == [pytest.approx(factor, rel=1e-3)]
+    assert "all times x" not in done.stderr
     for one, other in zip(plain, scaled, strict=True):
         assert float(other["step_s"]) == pytest.approx(factor * float(one["step_s"]), rel=1e-4)
         for end in ("s", "low_s", "high_s"):
@@ -226,6 +236,37 @@ def test_a_table_without_times_has_nothing_to_learn_from(tmp_path):
         "error: steps.csv: no row has a measured time, a step_s or a tokens_per_s_per_gpu, so there is nothing "
         "to learn from.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "profile", "why"),
+    [
+        ("dp_overlap", "true", "nanotron", "dp_overlap is said, and is no choice in this profile"),
+        (
+            "reduce_dtype",
+            "bfloat16",
+            "nanotron",
+            "reduce_dtype is bfloat16, and this profile sends gradients in float32",
+        ),
+        (
+            "zero",
+            "3",
+            "nanotron",
+            "this profile knows ZeRO 0 and 1, 1F1B without interleaving, and no recomputation of layers",
+        ),
+    ],
+)
+def test_measured_rows_of_which_a_profile_can_price_none_say_why(tmp_path, column, value, profile, why):
+    header, *rows = csv.reader(Path(SAMPLE).read_text().splitlines())
+    of_dp = [dict(zip(header, row, strict=True)) for row in rows[:2]]
+    assert [row["dp"] for row in of_dp] == ["8", "2"]
+    with (tmp_path / "steps.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, dict.fromkeys([*header, column]), lineterminator="\n")
+        table.writeheader()
+        table.writerows({**row, column: value} for row in of_dp)
+    done = run("calibrate", str(tmp_path / "steps.csv"), "--profile", profile)
+    assert done.exit_code == 2, done.exception
+    assert done.stderr == f"error: steps.csv: no row with a measured time can be priced: {why}.\n"
 
 
 def test_a_row_that_a_calibration_cannot_read_is_named(tmp_path):

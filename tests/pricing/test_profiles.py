@@ -150,6 +150,18 @@ def test_nanotron_gives_the_last_stage_fewer_layers_for_its_head():
     assert [stage.has_head for stage in stages_of(named_shape("playbook-3b"), 4)] == [False, False, False, True]
 
 
+def test_nanotrons_loss_goes_over_the_logits_in_float32_thirteen_times():
+    """Half of the vocabulary less: 13 x 4 B of each logit, and 10 B of each weight of its one table."""
+    whole = priced("tp1", "playbook-1b", mbs=2)
+    shape = replace(whole.job.shape, vocab_size=whole.job.shape.vocab_size // 2)
+    (more,), (less,) = (
+        profiles()["nanotron"]().work(job).stages
+        for job in (whole, replace(whole, job=replace(whole.job, shape=shape)))
+    )
+    tokens, words, hidden = 2 * 4096, 65536, 2048
+    assert more.memory_bytes - less.memory_bytes == tokens * words * 52 + words * hidden * 10
+
+
 def test_nanotron_reduces_once_over_all_copies_and_gathers_what_zero_shards():
     profile = profiles()["nanotron"]()
     plain, sharded = (profile.work(priced(layout)) for layout in ("dp8", "dp8+zero1"))

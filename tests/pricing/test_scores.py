@@ -34,6 +34,7 @@ def test_cells_with_too_few_layouts_are_left_out():
     both = scores_of([*cell(SPEEDS), *cell(SPEEDS[::-1], "b"), Scored("c", 1.0, 1.0)])
     assert (both.cells, both.layouts) == (2, 2 * FEWEST)
     assert both.regret[1] == (2.0, 2.0, 4.0)
+    assert (both.spearman, both.lowest_spearman) == (0.0, -1.0)
 
 
 def test_equal_values_share_their_rank():

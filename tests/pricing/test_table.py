@@ -217,6 +217,9 @@ def test_models_of_publications_are_on_record(tmp_path):
         assert row.priced.is_gated == is_gated
     other, _ = only(tmp_path, **named | {"params_b": "30"}, model="Llama 2 70B")
     assert other.reason == "params_b is 30, and llama2-70b on record has 69: another model"
+    for parameters, is_other in (("57", True), ("58", False), ("82", False), ("83", True)):  # a fifth of it
+        row, _ = only(tmp_path, **named | {"params_b": parameters}, model="Llama 2 70B")
+        assert row.reason.endswith("another model") == is_other, parameters
 
 
 def test_where_no_stage_of_zero_is_said_that_of_the_profile_is_taken_aloud(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.cluster import Cluster
+from clusterbench.derive.without_secrets import plan_without_secrets
 from clusterbench.run_folder.redaction import (
     REMOVED,
     is_secret_name,
@@ -12,6 +14,7 @@ from clusterbench.run_folder.redaction import (
     secrets_of,
     set_by_suite,
 )
+from clusterbench.types import Plan, Refusal
 
 GITHUB, HUGGING_FACE = "ghp_" + "a1B2c3D4e5" * 4, "hf_" + "Zy9Xw8Vu7T" * 4
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w"
@@ -145,3 +148,14 @@ def test_names_of_secrets(name: str) -> None:
 )
 def test_names_that_only_look_like_it(name: str) -> None:
     assert not is_secret_name(name)
+
+
+SECRET = "https://me:s3cretpassword@host/x"
+
+
+@pytest.mark.parametrize(("option", "reason"), [(SECRET, "why"), ("why", f"not with {SECRET}"), (SECRET, SECRET)])
+def test_a_refusal_is_shown_without_a_secret_of_its_options_or_of_its_reason(option: str, reason: str) -> None:
+    plan = Plan("s", "?", Cluster(1, 1, "cpu"), 1, (), (Refusal("x", "x", {"path": option, "size": 3}, 1, reason),))
+    (refusal,) = plan_without_secrets(plan).refusals
+    assert "s3cretpassword" not in f"{refusal.point} {refusal.reason}"
+    assert refusal.point["size"] == 3

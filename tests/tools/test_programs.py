@@ -359,6 +359,12 @@ def test_nvshmem_bandwidths_are_of_1e9():
     assert (figure.job, figure.scope, figure.value, figure.unit) == ("shmem_put_bw_uni", "none", 24.5e9, "B/s")
 
 
+@pytest.mark.parametrize("unit", ["MMPS", "MOPS"])
+def test_nvshmem_counts_messages_in_millions(unit):
+    (figure,) = nvshmem.parse(f"&&&& PERF shmem_p_bw___Thread___size__8___msg_rate 2.500000 +{unit}\n")
+    assert (figure.value, figure.unit) == (2.5e6, "1/s")
+
+
 def test_nvshmem_an_unknown_unit_and_a_figure_printed_twice_are_refused():
     line = "&&&& PERF shmem_put_bw___None___size__8___BW 1.5 +GiB/sec\n"
     assert refused(nvshmem.parse, line) == f"NVSHMEM's perftest printed a line that cannot be read: {line.strip()!r}"
@@ -413,6 +419,12 @@ def test_deepep_of_two_real_nodes():
 
 def test_iperf3_bits_become_bytes_and_the_receiver_counts():
     assert iperf3.parse(printed.IPERF3) == iperf3.IperfResult(1e9, 2.0, 1, 7, 450e-6)
+
+
+def test_iperf3_the_round_trip_is_the_mean_over_streams():
+    stream = printed.IPERF3[printed.IPERF3.index('{\n\t\t\t\t"sender"') : printed.IPERF3.index("],")]
+    text = printed.IPERF3.replace(stream, f"{stream},{stream.replace('450', '650')}")
+    assert iperf3.parse(text) == iperf3.IperfResult(1e9, 2.0, 2, 7, pytest.approx(550e-6))
 
 
 def test_iperf3_without_retransmits_says_none():
