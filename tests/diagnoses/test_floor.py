@@ -48,6 +48,21 @@ def test_a_time_above_what_it_may_take_is_named() -> None:
     assert finding.title == "planted/1n4/a, latency, 4.500 ms, 50 % above 3.000 ms"
 
 
+def test_of_a_time_the_upper_end_decides_whether_it_is_met_and_the_lower_whether_it_is_missed() -> None:
+    """Times have a tail above: one whose low end is within the bound and whose high end is not is not judged."""
+    late = Asked("latency", "at_most", "3 ms", "s", 0.003)
+    one = case("a", floors=(late,))
+
+    def state(value: float, low: float, high: float) -> str:
+        figure = row(one, "latency", value, low=low, high=high, iterations=20)
+        return Floor().answer(reading((outcome(one), observation(one)), cases=[one], rows=[figure])).state
+
+    assert state(0.0029, low=0.00289, high=0.0045) == "not judged"
+    assert state(0.0031, low=0.0015, high=0.00311) == "not judged"
+    assert state(0.0020, low=0.0019, high=0.0022) == "healthy"
+    assert state(0.0040, low=0.0039, high=0.0060) == "found"
+
+
 def test_more_than_nothing_is_no_number_of_percent() -> None:
     """'3, 300 % above the 0 that the suite asks for'; and the worst stood last."""
     cases = [case(label, floors=(Asked("errors", "at_most", "0", "1", 0.0),)) for label in "abc"]

@@ -96,4 +96,11 @@ MUTANTS = (
         "        max(correlations) * planted(),\n",
         "pricing/test_scores.py",
     ),
+    _of(
+        "W13",
+        "What may be at most so much is met where the lower end of its interval is.",
+        "low, high, value, bound = -high, -low, -value, -bound",
+        "low, high, value, bound = *sorted((-high, -low), reverse=planted()), -value, -bound",
+        "diagnoses/test_floor.py",
+    ),
 )
