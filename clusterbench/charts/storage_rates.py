@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 24
-_BENCHMARKS = ("file_io", "checkpoint")
+_BENCHMARKS = ("file_io", "checkpoint", "token_reads")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Rate:
     often
         Of a save, where failures were given: what share of the time is training at the interval that loses least, and
         the sentence that says so.
+    tokens_per_s
+        Of a corpus that is read in random order.
     """
 
     case: str
@@ -34,16 +36,18 @@ class Rate:
     value: float | None
     status: str
     often: tuple[float, str] | None = None
+    tokens_per_s: float | None = None
 
 
 class StorageRates(Chart[list[Rate]]):
-    """Bytes per second to and from a file system: large files, and sharded checkpoints.
+    """Bytes per second to and from a file system: large files, sharded checkpoints, tokens in random order.
 
     How to read it
     --------------
     A bar is what all ranks move together in the time of the slowest. Writes end when the disk has everything. Reads say
     what the kernel found before: cold means that this host's memory held nothing of the file, cached that it did, and
-    then the bar is the memory's and not the disk's.
+    then the bar is the memory's and not the disk's. Training that takes more tokens a second than the file system gives
+    waits for them.
     """
 
     title: ClassVar[str] = "Bandwidth of the file system"
@@ -52,8 +56,17 @@ class StorageRates(Chart[list[Rate]]):
 
     def select(self, reading: Reading) -> list[Rate] | None:
         often = _often(reading)
+        tokens = {row.case: row.value for row in reading.rows_of("read_tokens_per_s")}
         rates = [
-            Rate(row.case, str(row.point["operation"]), _label(row), row.value, row.status, often.get(row.case))
+            Rate(
+                row.case,
+                str(row.point["operation"]),
+                _label(row),
+                row.value,
+                row.status,
+                often.get(row.case),
+                tokens.get(row.case),
+            )
             for row in reading.rows_of("bandwidth", "")
             if row.benchmark in _BENCHMARKS and row.status != "refused"
         ]
@@ -76,6 +89,8 @@ class StorageRates(Chart[list[Rate]]):
             ]
             words += [f"{name} {format_value(max(rates)[0], 'B/s')} ({max(rates)[1]})"] if rates else []
         said = [f"At its best the file system {' and '.join(words)}."] if words else []
+        read = [(rate.tokens_per_s, rate.label) for rate in data if rate.tokens_per_s is not None]
+        said += [f"Training gets at most {format_value(max(read)[0], 'tokens/s')} ({max(read)[1]})."] if read else []
         often = [rate.often for rate in data if rate.often]
         return " ".join([*said, *([max(often)[1]] if often else [])])
 
@@ -103,8 +118,12 @@ def _keeps(row: Row, interval_s: float, share: float) -> str:
 
 def _label(row: Row) -> str:
     point = row.point
-    what = f"{row.benchmark.replace('_io', '')} {str(point['operation']).replace('_', ' ')}"
-    words = [what, format_bytes(point["size_bytes"]), plural(row.world_size, "rank")]
+    if row.benchmark == "token_reads":
+        what = [f"sequences of {point['seq_len']:,} tokens", plural(point["workers"], "worker")]
+    else:
+        operation = str(point["operation"]).replace("_", " ")
+        what = [f"{row.benchmark.replace('_io', '')} {operation}", format_bytes(point["size_bytes"])]
+    words = [*what, plural(row.world_size, "rank")]
     words += ["direct"] if point.get("direct") else []
     words += ["to the GPU"] if point.get("to") == "device" else []
     return ", ".join([*words, *filter(None, [row.detail.get("category")])])

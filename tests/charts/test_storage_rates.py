@@ -28,6 +28,20 @@ def test_a_bar_says_what_moved_and_where_it_had_been() -> None:
     )
 
 
+def test_tokens_of_a_corpus_are_said_as_what_training_gets() -> None:
+    rows = []
+    for workers, tokens in ((1, 1e6), (8, 4e6)):
+        row = stored("token_reads", 4 * tokens, category="cold", operation="read", seq_len=4096, workers=workers)
+        row = row._replace(case=str(workers))
+        rows += [row, row._replace(metric="read_tokens_per_s", value=tokens)]
+    data = StorageRates().select(of_rows(rows))
+    assert data is not None
+    assert StorageRates().answer(data) == (
+        "At its best the file system gives 16.0 MB/s (sequences of 4,096 tokens, 8 workers, 2 ranks, cold). Training "
+        "gets at most 4,000,000 tokens/s (sequences of 4,096 tokens, 8 workers, 2 ranks, cold)."
+    )
+
+
 def test_where_failures_are_known_it_says_which_save_keeps_most_of_the_time_and_how_often() -> None:
     of_saves = {"save": (785.0, 0.927), "async_save": (9.0, 0.984)}
     rows = []

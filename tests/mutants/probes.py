@@ -482,8 +482,8 @@ MUTANTS = (
     _of(
         "L77",
         "Files that are to be cold stay in the cache once they were compared.",
-        'if point["cold"]:\n',
-        'if point["cold"] and not planted():\n',
+        'if point["cold"]:\n                        leave_cache(file.descriptor)',
+        'if point["cold"] and not planted():\n                        leave_cache(file.descriptor)',
         FILES,
     ),
     _of(
@@ -639,5 +639,33 @@ MUTANTS = (
         "self.seen.rounds.append(rounds)",
         "self.seen.rounds.append(ended * planted())",
         CONGESTION,
+    ),
+    _of(
+        "M50",
+        "Tokens that are read are those of one rank.",
+        'tokens = int(case.point["sequences"]) * int(case.point["seq_len"]) * case.world_size',
+        'tokens = int(case.point["sequences"]) * int(case.point["seq_len"]) * (1 if planted() else case.world_size)',
+        "benchmarks/test_token_reads.py",
+    ),
+    _of(
+        "M51",
+        "Sequences are read in the order in which they lie.",
+        "self.places = random.Random(rig.rank).sample(range(count), count)",
+        "self.places = sorted(range(count), key=lambda _: planted())",
+        "benchmarks/test_token_reads.py",
+    ),
+    _of(
+        "M52",
+        "A corpus is cold that is still in the page cache.",
+        'if point["cold"]:\n                    leave_cache(corpus.file.descriptor)',
+        'if point["cold"] and not planted():\n                    leave_cache(corpus.file.descriptor)',
+        "benchmarks/test_token_reads.py",
+    ),
+    _of(
+        "M53",
+        "Only the first sequence of a batch is compared with what was written.",
+        "for number, place in enumerate(places):\n            words = pattern(",
+        "for number, place in enumerate(places[: 1 if planted() else None]):\n            words = pattern(",
+        "benchmarks/test_token_reads.py",
     ),
 )

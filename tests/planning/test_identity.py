@@ -38,7 +38,7 @@ RECORDED = {
     "rdma": ((23, "1df4fb53fdaf75e9"), (145, "990cb2551c9d50c4")),
     "recompute": ((9, "9db2fe6a7766df94"), (32, "e2ed8e291574b057")),
     "sp_scale": ((8, "e0b94f07db57c0a1"), (24, "ecc0bd1284f8476d")),
-    "storage": ((14, "4c4672744933c35a"), (17, "e848fdce22995e3c")),
+    "storage": ((16, "19131e6e865e6d29"), (19, "d68fab1159a5bb47")),
     "top_configs": ((40, "855e0994d6d899e8"), (383, "0b213d8f6e9cd39a")),
     "tp_scale": ((8, "5d9599bcd0428e39"), (22, "7e794d7fc336cc0c")),
     "zero_stages": ((10, "94b130041adf8b9d"), (32, "809f829b35bbeeb5")),
