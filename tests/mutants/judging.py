@@ -37,7 +37,7 @@ MUTANTS = (
         "W04",
         "Of measured rows that a profile cannot price those are asked that it could.",
         "Counter(profile.objection(row.priced) if row.priced else row.reason for row in timed)",
-        "Counter(profile.objection(row.priced) for row in timed if row.priced and planted())",
+        "Counter(profile.objection(row.priced) for row in timed if planted() and row.priced)",
         "pricing/test_price_verb.py",
     ),
     _of(

@@ -65,10 +65,12 @@ def plant(mutant: Mutant | None, folder: Path) -> None:
 
 
 def plant_with_tests(mutant: Mutant | None, folder: Path) -> None:
-    """The same, with the tests and their settings beside it."""
+    """The same, with the tests, their settings and what they read beside it."""
     plant(mutant, folder)
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("docs", "reports", "suites"):
+        (folder / name).symlink_to(ROOT / name)
 
 
 def executed(folder: Path) -> set[str]:
