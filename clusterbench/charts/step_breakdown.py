@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from clusterbench.cases.trained import said, workloads
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.charts._part_colours import part_colours
 from clusterbench.drawing.bars import Bars
-from clusterbench.formulas.attribution import Part
+from clusterbench.formulas.attribution import REST, Part
 from clusterbench.rows import Row
 from clusterbench.words import Word
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 24
+MUCH = 0.15
+"""Of a step on GPUs, a rest that is worth a sentence."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ class StepBreakdown(Chart[list[Bar]]):
     bubble: waiting for another pipeline stage. imbalance: waiting for a slower rank with the same work, and that rank's
     own delay. rest: neither computing nor communicating, which is Python, the host and the launching of kernels.
 
-    The parts were seen in one traced step, which is slower than a timed one, and are scaled to the measured step time.
-    A CPU whose ranks share cores shows much waiting that GPUs would not.
+    The parts were seen in one traced step, which is slower than a timed one, and are scaled to the measured step time;
+    on GPUs what tracing takes is the host's, and taken from the rest. A GPU that has a large rest waits for its host. A
+    CPU whose ranks share cores shows much waiting that GPUs would not.
     """
 
     title: ClassVar[str] = "Where the time of a step goes"
@@ -106,7 +109,22 @@ class StepBreakdown(Chart[list[Bar]]):
         (first, first_s), *others = sorted(largest.parts.items(), key=lambda item: -item[1])
         words = [f"{100 * first_s / whole_s:.0f} % is {told(first)}"]
         words += [f"{100 * part_s / whole_s:.0f} % {told(part)}" for part, part_s in others if part_s >= 0.01 * whole_s]
-        return f"In a step of {largest.label}, {', '.join(words)}."
+        return " ".join([f"In a step of {largest.label}, {', '.join(words)}.", *_waits_for_host(data)])
 
     def left_out(self, data: list[Bar]) -> str:
         return curves_note(len(data), MOST, "cases")
+
+
+def _waits_for_host(bars: Sequence[Bar]) -> Iterator[str]:
+    """The step of which GPUs spend most waiting for their hosts, where that is much, and what shortens it."""
+    shares = [(bar.parts.get((REST, ""), 0.0) / sum(bar.parts.values()), bar) for bar in bars if bar.parts]
+    of_gpus = [(share, bar) for share, bar in shares if bar.row.device == "cuda"]
+    if not of_gpus:
+        return
+    share, bar = max(of_gpus, key=lambda pair: pair[0])
+    if share >= MUCH:
+        compiling = "" if bar.row.point.get("compile") else "compile: true, or "
+        yield (
+            f"GPUs wait for their hosts most in {bar.label}, {100 * share:.0f} % of its step: {compiling}more tokens a "
+            "micro-batch give them more to do at each launch."
+        )

@@ -57,6 +57,26 @@ def test_the_answer_takes_the_largest_run_apart() -> None:
     )
 
 
+def test_gpus_that_wait_for_their_hosts_are_named_with_what_shortens_it() -> None:
+    def answer(rest: float, **changes: object) -> str:
+        rows = [
+            each._replace(device="cuda")
+            for each in (*step("tp4", 4, compute=0.5, rest=0.1), *step("tp8", 8, compute=0.5, rest=rest))
+        ]
+        rows = [each._replace(point={**each.point, **changes}) for each in rows]
+        return StepBreakdown().answer(StepBreakdown().select(of_rows(rows)) or [])
+
+    assert answer(0.5).endswith(
+        " GPUs wait for their hosts most in tp8, 50 % of its step: compile: true, or more tokens a micro-batch give "
+        "them more to do at each launch."
+    )
+    assert answer(0.5, compile=True).endswith(
+        "tp8, torch.compile, 50 % of its step: more tokens a micro-batch give them more to do at each launch."
+    )
+    assert "hosts most in tp4, 17 %" in answer(0.05)
+    assert "hosts" not in StepBreakdown().answer(StepBreakdown().select(of_rows(TWO)) or [])
+
+
 def test_of_equal_ranks_the_fastest_is_the_answer() -> None:
     rows = [*step("dp2", 2, compute=1.0), *step("tp2", 2, compute=3.0)]
     assert (

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,25 @@ def test_parts_are_shares_of_the_traced_step_and_sum_to_the_measured_one() -> No
     assert rest.basis == (
         "its share of one traced step, which took 10.000 s with tracing, of the measured step time; mean rank"
     )
+
+
+@pytest.mark.parametrize(
+    ("step_s", "expected"),
+    [
+        (7.0, {"compute": 5.0, "exposed_communication/dp": 1.0, "rest": 1.0}),  # 3 of 4 s were the profiler's
+        (4.0, {"compute": 4.0 * 5 / 6, "exposed_communication/dp": 4.0 / 6, "rest": 0.0}),  # more than the host had
+        (20.0, {"compute": 10.0, "exposed_communication/dp": 2.0, "rest": 8.0}),
+    ],
+)
+def test_on_a_gpu_what_tracing_takes_is_the_hosts(step_s: float, expected: Seconds) -> None:
+    """Its kernels are as long as without: of a step of 7 s, 5 of them computed, 3.5 were said to be."""
+    on_gpu = replace(case_of("dp2"), device="cuda")
+    metrics = derived(on_gpu, step_s, [traced_record([1.0])] * 2)
+    parts = parts_of(metrics)
+    assert {name: seconds for name, seconds in parts.items() if seconds or name in expected} == pytest.approx(expected)
+    assert sum(parts.values()) == pytest.approx(step_s)
+    said = "; what that is longer by is the host's, and taken from the rest" in metrics[0].basis
+    assert said == (step_s < 10)
 
 
 def test_the_imbalance_names_the_rank_that_was_waited_for() -> None:
