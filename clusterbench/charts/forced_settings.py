@@ -60,7 +60,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation on the same ranks, by size: with no setting of its own, and with each."""
+    """One operation on the same ranks, by size: with no setting of its own, where that was timed, and with each."""
 
     name: str
     default: Mapping[float, Timed]
@@ -191,7 +191,7 @@ def _call(name: str, group: Sequence[tuple[Settings, Row]], histories: Mapping[s
         for variables, of_sizes in by_size.items()
         if variables != fewest
     }
-    return Call(name, by_size[fewest], settings)
+    return Call(name, {size: timed for size, timed in by_size[fewest].items() if timed.row.value}, settings)
 
 
 def _panel(call: Call, under: str) -> Panel:

@@ -106,3 +106,13 @@ def test_a_setting_that_fails_is_a_cross_and_the_level_of_the_default_is_drawn()
     words = [text.get_text() for text in panel.figure.axes[0].texts]
     assert "failed" in words
     assert "own choice" in words
+
+
+def test_a_size_at_which_the_default_failed_compares_nothing() -> None:
+    broken = case("broken", 4, point={"size_bytes": 8, "dtype": "float32"})
+    forced = ({"NCCL_ALGO": "Tree"}, {8: 1e-5, **times((2, 2, 2))})
+    reading = run(({}, OWN), forced)
+    data = ForcedSettings().select(replace(reading, rows=[*reading.rows, row(broken, "", None, status="timeout")]))
+    assert data is not None
+    (curve,) = data[0].series
+    assert [mark.x for mark in curve.marks] == [*SIZES]
