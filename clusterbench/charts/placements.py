@@ -11,6 +11,7 @@ from clusterbench.cases.ranking import noise, percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, groups_that_differ, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
+from clusterbench.layout import RANK_ORDERS
 from clusterbench.run_folder.attempts import History
 from clusterbench.words import plural
 
@@ -45,7 +46,8 @@ class Placements(Chart[Placed]):
     after: ClassVar[str] = "best_by_size"
 
     def select(self, reading: Reading) -> Placed | None:
-        cases = [case for case in reading.trained_with("tokens_per_s_per_rank") if case.row.status != "refused"]
+        trained = reading.trained_with("tokens_per_s_per_rank")
+        cases = [case for case in trained if case.row.status != "refused" and case.point.get(ORDER) in RANK_ORDERS]
         groups = groups_that_differ(
             cases,
             lambda case: case.point.get(ORDER) if _speed(case) else None,
@@ -91,7 +93,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
 
 def _crossing(case: Trained) -> str:
     """``pp leaves the node``; of one node that none does."""
-    ranks_per_node, order = case.row.world_size // case.row.num_nodes, str(case.point.get(ORDER))
+    ranks_per_node, order = max(1, case.layout.world_size // case.row.num_nodes), str(case.point.get(ORDER))
     axes = [
         axis
         for axis in case.layout.axes

@@ -64,5 +64,6 @@ def test_bars_say_what_leaves_the_node_and_on_one_node_nothing_does() -> None:
         assert said in str(panel.entries[1].cells[0])
 
 
-def test_one_order_alone_shows_nothing() -> None:
+def test_one_order_alone_and_orders_that_nobody_knows_show_nothing() -> None:
+    assert Placements().select(run(("pp2-dp2", "mine", 9.0), ("pp2-dp2", "yours", 8.0))) is None
     assert Placements().select(run(("pp2-dp2", "megatron", 9.0), ("pp4", "megatron", 8.0))) is None
