@@ -91,6 +91,11 @@ class Reading:
         return self.plan.cluster.num_nodes > 1 or len(observed) > 1
 
     @cached_property
+    def history_of(self) -> dict[str, History]:
+        """By the id of its case."""
+        return {history.case.id: history for history in self.histories}
+
+    @cached_property
     def unproven(self) -> dict[str, str]:
         """Training cases that were measured and not wholly held against one rank, with why."""
         return unproven_steps(self.histories, self.by_metric)
@@ -157,5 +162,4 @@ class Reading:
     @cached_property
     def heatmaps(self) -> list[Heatmap]:
         """Every workload that was a choice between configurations."""
-        histories = {history.case.id: history for history in self.histories}
-        return heatmaps(self.trained_with(*METRICS), histories)
+        return heatmaps(self.trained_with(*METRICS), self.history_of)

@@ -62,9 +62,8 @@ class BatchScaling(Chart[list[Curve]]):
         groups = [group for group in groups if _is_a_comparison(group)]
         if not groups or not are_most(groups, cases):
             return None
-        histories = {history.case.id: history for history in reading.histories}
         apart = groups_apart([[case.row for case in group] for group in groups])
-        return [Curve(name, _by_layout(group), histories) for name, group in zip(apart, groups, strict=True)]
+        return [Curve(name, _by_layout(group), reading.history_of) for name, group in zip(apart, groups, strict=True)]
 
     def draw(self, data: list[Curve]) -> list[Panel]:
         return [_panel(curve, f"\n{curve.name}" if len(data) > 1 else "") for curve in data[:MOST]]

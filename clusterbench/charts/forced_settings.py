@@ -136,7 +136,6 @@ class ForcedSettings(Chart[list[Call]]):
     after: ClassVar[str] = "ways"
 
     def select(self, reading: Reading) -> list[Call] | None:
-        histories = {history.case.id: history for history in reading.histories}
         groups: dict[tuple[object, ...], list[tuple[Settings, Row]]] = defaultdict(list)
         for row in reading.rows_of("latency", ""):
             if row.status != "refused" and isinstance(row.point.get("size_bytes"), (int, float)):
@@ -144,7 +143,7 @@ class ForcedSettings(Chart[list[Call]]):
                 groups[_work(plain)].append((variables, plain))
         compared = [group for group in groups.values() if _has_a_default(group)]
         name = sweep_name(row for group in compared for _, row in group)
-        calls = [_call(name(group[0][1]), group, histories) for group in compared]
+        calls = [_call(name(group[0][1]), group, reading.history_of) for group in compared]
         return [call for call in calls if call.settings and len(call.default) >= FEWEST_SIZES] or None
 
     def draw(self, data: list[Call]) -> list[Panel]:

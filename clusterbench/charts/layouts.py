@@ -56,8 +56,7 @@ class Layouts(Chart[Ranked]):
         trained = reading.trained_with("tokens_per_s_per_rank", "parity_loss")
         cases = [case for case in trained if case.row.status != "refused"]
         groups = groups_of(cases, lambda case: (case.layout.world_size,), {*sharing(), "micro_batch_size"})
-        histories = {history.case.id: history for history in reading.histories}
-        ranked = Ranked(groups, histories, reading.unproven)
+        ranked = Ranked(groups, reading.history_of, reading.unproven)
         return ranked if ranked.mixed else None
 
     def draw(self, data: Ranked) -> list[Panel]:

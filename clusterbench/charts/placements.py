@@ -54,8 +54,7 @@ class Placements(Chart[Placed]):
             lambda case: (case.layout, case.row.num_nodes),
             frozenset({ORDER}),
         )
-        histories = {history.case.id: history for history in reading.histories}
-        return Placed(groups, histories) if groups and are_most(groups, cases) else None
+        return Placed(groups, reading.history_of) if groups and are_most(groups, cases) else None
 
     def draw(self, data: Placed) -> list[Panel]:
         alike = _panels(data)

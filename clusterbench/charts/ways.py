@@ -53,8 +53,7 @@ class Ways(Chart[Choices]):
         cases = reading.trained_with("tokens_per_s_per_rank", "mfu")
         groups = groups_of(cases, lambda case: (case.layout, case.row.num_nodes), {*sharing(), *OF_THE_JOB})
         groups = [group for group in groups if _is_a_choice(group)]
-        histories = {history.case.id: history for history in reading.histories}
-        return Choices(groups, histories) if groups and are_most(groups, cases) else None
+        return Choices(groups, reading.history_of) if groups and are_most(groups, cases) else None
 
     def draw(self, data: Choices) -> list[Panel]:
         return [panel for group in data.groups[:MOST] for panel in _panels(group, _title(group, data.groups))]
