@@ -47,6 +47,20 @@ def test_on_two_nodes_of_eight_gpus_something_runs(path: Path) -> None:
     assert make_plan(load_suite(path), Cluster(2, 8, "cuda", "NVIDIA H100 80GB HBM3")).cases
 
 
+OF_ALL_HOSTS = ("acceptance", "fabric", "links", "mpi", "nccl_collectives", "nccl_tuning")
+
+
+@pytest.mark.parametrize("name", OF_ALL_HOSTS)
+def test_who_asks_about_every_part_of_a_machine_uses_all_hosts(name: str) -> None:
+    """Of 64 hosts 'fabric' tried two, and 'links' sixteen; a slow one among the others was found by neither."""
+    suite = load_suite(next(path for path in SUITES if path.stem == name))
+    plan = make_plan(suite, Cluster(20, 8, "cuda", "NVIDIA H100 80GB HBM3"))
+    on_all = {case.benchmark for case in plan.cases if case.num_nodes == 20}
+    assert on_all
+    if name in ("acceptance", "fabric", "links"):
+        assert "link_matrix" in on_all
+
+
 TOTAL, MUST_FIT = "peak_memory[category=total]", 0.4
 
 ON_80_GB = [path for path in PLANNED_IN_A_BLINK if path.stem != "one_gpu"]

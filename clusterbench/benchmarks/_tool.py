@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.benchmarks import Benchmark
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Figures = Mapping[str, float]
 """What one run of a program said: ``metric_key(...)`` -> value, in the unit that the metric declares."""
 
-PAIRS = ("neighbours", "all", "itself")
+PAIRS = ("neighbours", "all", "itself", "first")
+WHICH_NODES = "which nodes: each with the next, all with all, each with itself, the first with the second"
 NODES = ("each", "first")
 _SECONDS_TO_START = 60.0
 _SECONDS_AROUND_A_RUN = 10.0
@@ -217,13 +218,14 @@ def _last_line(program: Program) -> str:
 def pairs_of(place: Place, which: str = "neighbours") -> Iterable[tuple[int, int]]:
     """(server, client) of each pair to measure, by the first rank of each node.
 
-    ``neighbours`` are each node and the next, ``all`` each node and every later one, ``itself`` each node alone. On one
-    node the first two are rank 0 and rank 1, or rank 0 and itself where there is no other.
+    ``neighbours`` are each node and the next, ``all`` each node and every later one, ``itself`` each node alone,
+    ``first`` the first node and the next, however many there are. On one node all but ``itself`` are rank 0 and rank 1,
+    or rank 0 and itself where there is no other.
 
     >>> from clusterbench.cluster import Cluster
     >>> nodes = Place(Cluster(3, 8, "cuda"), 3)
-    >>> [list(pairs_of(nodes, which)) for which in ("neighbours", "all", "itself")]
-    [[(0, 8), (8, 16)], [(0, 8), (0, 16), (8, 16)], [(0, 0), (8, 8), (16, 16)]]
+    >>> [list(pairs_of(nodes, which)) for which in PAIRS]
+    [[(0, 8), (8, 16)], [(0, 8), (0, 16), (8, 16)], [(0, 0), (8, 8), (16, 16)], [(0, 8)]]
     >>> list(pairs_of(Place(Cluster(1, 1, "cpu"), 1)))
     [(0, 0)]
     """
@@ -232,7 +234,7 @@ def pairs_of(place: Place, which: str = "neighbours") -> Iterable[tuple[int, int
         return [(first, first) for first in firsts]
     if place.num_nodes == 1:
         return [(0, min(1, place.world_size - 1))]
-    return pairwise(firsts) if which == "neighbours" else combinations(firsts, 2)
+    return combinations(firsts, 2) if which == "all" else islice(pairwise(firsts), 1 if which == "first" else None)
 
 
 def first_ranks(place: Place, nodes: str = "each") -> Sequence[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clusterbench.benchmarks._tool import PAIRS, Figures, ToolBenchmark, pairs_of, with_limit
+from clusterbench.benchmarks._tool import PAIRS, WHICH_NODES, Figures, ToolBenchmark, pairs_of, with_limit
 from clusterbench.errors import ToolError
 from clusterbench.options import option
 from clusterbench.tools import iperf3
@@ -32,7 +32,7 @@ class Iperf3(ToolBenchmark):
     program: ClassVar[str] = "iperf3"
     install: ClassVar[str] = "Debian: apt install iperf3"
 
-    pairs: str = option("neighbours", "which nodes: each with the next, all with all, each with itself", choices=PAIRS)
+    pairs: str = option("neighbours", WHICH_NODES, choices=PAIRS)
     streams: int = option(1, "connections at once", minimum=1, maximum=128)
     seconds: int = option(5, "how long it sends", minimum=1, maximum=3600)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clusterbench.benchmarks import Benchmark
-from clusterbench.benchmarks._tool import expect_sizes, pairs_of, sizes_between
+from clusterbench.benchmarks._tool import PAIRS, WHICH_NODES, expect_sizes, pairs_of, sizes_between
 from clusterbench.errors import LaunchError, NotHere, ToolError, WrongResult
 from clusterbench.formulas.collectives import algorithm_bandwidth, bus_bandwidth
 from clusterbench.formulas.statistics import Summary, summarise
@@ -19,7 +19,7 @@ from clusterbench.units import format_bytes
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
 
-PAIRS = ("latency", "bandwidth", "bi_bandwidth")
+OF_PAIRS = ("latency", "bandwidth", "bi_bandwidth")
 WHOLE = ("all_reduce", "broadcast", "reduce")
 IN_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 BARRIER = "barrier"
@@ -57,7 +57,8 @@ class Mpi(Benchmark):
 
     iterations: int = option(100, "timed calls, round trips or windows", minimum=1, maximum=1_000_000)
     warmup: int = option(10, "calls before them, run and not timed", minimum=0, maximum=1_000_000)
-    op: str = option("all_reduce", "what is called", choices=(*PAIRS, *WHOLE, *IN_PARTS, BARRIER))
+    op: str = option("all_reduce", "what is called", choices=(*OF_PAIRS, *WHOLE, *IN_PARTS, BARRIER))
+    pairs: str = option("neighbours", WHICH_NODES, choices=tuple(which for which in PAIRS if which != "itself"))
     min_size: int = option(8, "smallest message, or whole array", unit="B", minimum=1, maximum=2**40)
     max_size: int = option(2**22, "largest message, or whole array", unit="B", minimum=1, maximum=2**40)
     factor: int = option(8, "each size is so many times the one before", minimum=2, maximum=1024)
@@ -68,13 +69,17 @@ class Mpi(Benchmark):
         expect_sizes(self.min_size, self.max_size)
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
+        if "pairs" in keys and self.op not in OF_PAIRS:
+            yield "pairs", "the operation is over all ranks"
         if self.op == BARRIER:
             for name in ("min_size", "max_size", "factor", "dtype", "memory"):
                 if name in keys:
                     yield name, "a barrier moves no data"
 
     def points(self, place: Place) -> Iterable[Point]:
-        pairs: Iterable[tuple[int | None, int | None]] = pairs_of(place) if self.op in PAIRS else [(None, None)]
+        pairs: Iterable[tuple[int | None, int | None]] = (
+            pairs_of(place, self.pairs) if self.op in OF_PAIRS else [(None, None)]
+        )
         for sender, receiver in pairs:
             for size_bytes in self._sizes(place):
                 yield {

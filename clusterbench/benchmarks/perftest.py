@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks._tool import (
     PAIRS,
+    WHICH_NODES,
     Figures,
     ToolBenchmark,
     expect_sizes,
@@ -69,7 +70,7 @@ class Perftest(ToolBenchmark):
         "operation, and what is measured of it",
         choices=("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat", "ib_send_lat"),
     )
-    pairs: str = option("neighbours", "which nodes: each with the next, all with all, each with itself", choices=PAIRS)
+    pairs: str = option("neighbours", WHICH_NODES, choices=PAIRS)
     device: str = option("", "RDMA device on both hosts, as in ibv_devices; perftest takes its first where empty")
     gid_index: int | None = option(None, "entry of the GID table, which RoCE needs", minimum=0, maximum=255)
     qps: int = option(1, "queue pairs of a bandwidth test", minimum=1, maximum=16_384)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks._tool import (
     PAIRS,
+    WHICH_NODES,
     Figures,
     ToolBenchmark,
     expect_sizes,
@@ -63,7 +64,7 @@ class UcxPerftest(ToolBenchmark):
         ),
     )
     memory: str = option("host", "where the messages are on both sides", choices=("host", "cuda"))
-    pairs: str = option("neighbours", "which nodes: each with the next, all with all, each with itself", choices=PAIRS)
+    pairs: str = option("neighbours", WHICH_NODES, choices=PAIRS)
     min_size: int = option(8, "smallest message", unit="B", minimum=1, maximum=2**32)
     max_size: int = option(2**22, "largest message", unit="B", minimum=1, maximum=2**32)
     factor: int = option(8, "each size is so many times the one before", minimum=2, maximum=1024)

@@ -7,7 +7,7 @@ import pytest
 
 from clusterbench import own_copy
 from clusterbench.benchmarks import mpi
-from clusterbench.benchmarks.mpi import BARRIER, IN_PARTS, PAIRS, WHOLE, Mpi
+from clusterbench.benchmarks.mpi import BARRIER, IN_PARTS, OF_PAIRS, WHOLE, Mpi
 from clusterbench.cluster import Cluster
 from clusterbench.engine import tool
 from clusterbench.errors import LaunchError, NotHere, SuiteError, ToolError, WrongResult
@@ -80,6 +80,17 @@ def test_pairs_are_neighbours_on_the_way_through_the_nodes():
     assert pairs == [(0, 8), (8, 16)]
 
 
+def test_pairs_are_those_that_are_asked_for():
+    def between(which: str) -> list[tuple[object, object]]:
+        points = Mpi(op="latency", max_size=8, pairs=which).points(NODES)
+        return [(point["sender"], point["receiver"]) for point in points]
+
+    assert between("all") == [(0, 8), (0, 16), (8, 16)]
+    assert between("first") == [(0, 8)]
+    assert list(Mpi(op="reduce").ineffective(["pairs"], NODES)) == [("pairs", "the operation is over all ranks")]
+    assert list(Mpi(op="latency").ineffective(["pairs"], NODES)) == []
+
+
 def test_labels_name_what_is_called_how_much_and_between_whom():
     label = Mpi().label
     assert [label(point) for point in Mpi(op="bandwidth", max_size=8).points(FOUR)] == ["bandwidth-8B-float32-0to1"]
@@ -129,7 +140,7 @@ def test_time_limits_grow_with_what_an_iteration_moves():
         (point,) = Mpi(op=op, min_size=1000, max_size=1000).points(FOUR)
         assert Mpi.size_bytes(point) == 1000 * messages
     assert [Mpi.size_bytes(point) for point in Mpi(op=BARRIER).points(FOUR)] == [0]
-    assert PAIRS == ("latency", "bandwidth", "bi_bandwidth")
+    assert OF_PAIRS == ("latency", "bandwidth", "bi_bandwidth")
 
 
 # A plain run, whose worker has an mpirun prove and time

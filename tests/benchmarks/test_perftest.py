@@ -136,6 +136,7 @@ def test_pairs_are_of_the_first_ranks_of_nodes():
     assert pairs("neighbours") == [(0, 8), (8, 16)]
     assert pairs("all") == [(0, 8), (0, 16), (8, 16)]
     assert pairs("itself") == [(0, 0), (8, 8), (16, 16)]
+    assert pairs("first") == [(0, 8)]
 
 
 def test_a_label_says_what_is_not_ordinary():

@@ -17,7 +17,7 @@ RECORDED = {
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
     "ep_scale": ((22, "7321ff9a28bb3252"), (32, "29ed7acd1e23a809")),
-    "fabric": ((100, "8d4d365597fdd88f"), (228, "172f8786c90f9f27")),
+    "fabric": ((100, "8d4d365597fdd88f"), (223, "fd55f9bbb96cf1c1")),
     "faults": ((29, "097cde0d8dd68c9a"), (29, "b1de0d316a6545e9")),
     "gpu_direct": ((33, "ed852b21670526e2"), (352, "c3e83d0687356031")),
     "layouts_5d": ((32, "1ea55dcadcfe7e01"), (32, "0b6668efc2125298")),
