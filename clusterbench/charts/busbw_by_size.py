@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
@@ -16,21 +18,39 @@ from clusterbench.units import format_bytes, format_value
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
-MOST_IN_A_PANEL, MOST_PANELS, MOST_LEVELS, MOST_OTHERS = 6, 3, 4, 5
+MOST_IN_A_PANEL, MOST_LEVELS, MOST_OTHERS = 6, 4, 5
+MOST_PANELS, MOST_OPERATIONS = 3, 12
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The curves, and by the name of each what the link below it can carry, by where that is from."""
+    """The curves, and by the name of each what the link below it can carry, by where that is from.
+
+    ``operations`` holds, where one operation ran on several numbers of ranks, the operation of each curve, those over
+    all ranks first.
+    """
 
     bandwidth: list[Series]
     latency: list[Series]
     limits: dict[str, dict[str, float]] = field(default_factory=dict)
+    operations: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
         """Of all curves, those with a bandwidth first."""
         return list(dict.fromkeys(curve.name for curve in (*self.bandwidth, *self.latency)))
+
+    @cached_property
+    def panels(self) -> list[tuple[str, Sequence[str]]]:
+        """The curves that stand together, with the operation where it is theirs alone: its ranks beside each other."""
+        if len(self.names) <= MOST_IN_A_PANEL or not self.operations:
+            return [("", part) for part in _parts(self.names)][:MOST_PANELS]
+        of_each: dict[str, list[str]] = defaultdict(list)
+        for name, operation in self.operations.items():
+            if name in self.names:
+                of_each[operation].append(name)
+        in_turn = zip_longest(*([(operation, part) for part in _parts(own)] for operation, own in of_each.items()))
+        return [panel for of_all in in_turn for panel in of_all if panel is not None][:MOST_OPERATIONS]
 
 
 class BusbwBySize(Chart[Sweep]):
@@ -66,12 +86,15 @@ class BusbwBySize(Chart[Sweep]):
         known = links(rows, cluster)
         limits = {name(row): {worded(what, row): rate for what, rate in known.of(row).items()} for row in shown}
         bandwidth, latency = ([_series(name, marks, gaps) for name, marks in of.items()] for of in curves_of.values())
-        return Sweep(bandwidth, latency, limits)
+        of_all_first = sorted(shown, key=lambda row: bool(row.point.get("axis")))
+        operations = {name(row): str(_operation(row)) for row in of_all_first}
+        return Sweep(bandwidth, latency, limits, operations if _on_several_ranks(shown) else {})
 
     def draw(self, data: Sweep) -> list[Panel]:
         figures = []
-        for part, names in enumerate(_panels(data.names)):
-            # a curve looks alike in both, and unlike those of the panels above
+        said: set[str] = set()
+        for operation, names in data.panels:
+            # a curve looks alike in both, and unlike those of the panels above, unless these are of another operation
             for title, series, unit in (
                 ("Bus bandwidth", data.bandwidth, "B/s"),
                 ("Time of one call", data.latency, "s"),
@@ -79,13 +102,14 @@ class BusbwBySize(Chart[Sweep]):
                 if curves := [curve for curve in series if curve.name in names]:
                     ticks = {mark.x: format_bytes(mark.x) for curve in curves for mark in curve.marks}
                     levels = _levels(curves, data.limits) if unit == "B/s" else {}
-                    numbers = [data.names.index(curve.name) for curve in curves]
-                    name = f"{title}, more curves" if part else title
+                    numbers = [(names if operation else data.names).index(curve.name) for curve in curves]
+                    name = ", ".join(filter(None, [title, operation, "more curves" if operation in said else ""]))
                     figures.append(
                         Lines(
                             name, curves, unit, ticks, "message size", logarithmic=True, levels=levels, numbers=numbers
                         ).panel()
                     )
+            said.add(operation)
         return figures
 
     def answer(self, data: Sweep) -> str:
@@ -103,7 +127,10 @@ class BusbwBySize(Chart[Sweep]):
         return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others)]))
 
     def left_out(self, data: Sweep) -> str:
-        return curves_note(len(data.names), MOST_IN_A_PANEL * MOST_PANELS, "curves")
+        drawn, there = sum(len(names) for _, names in data.panels), len(data.names)
+        if data.operations and drawn < there:
+            return f"Drawn are {drawn} of {there} curves; all are in the table of cases."
+        return curves_note(there, drawn, "curves")
 
 
 def _rate(top: Mark) -> float:
@@ -135,9 +162,18 @@ def _is_part_of_a_sweep(row: Row) -> bool:
     return row.status != "refused" and isinstance(row.point.get("size_bytes"), (int, float))
 
 
-def _panels(names: Sequence[str]) -> list[Sequence[str]]:
-    starts = range(0, min(len(names), MOST_IN_A_PANEL * MOST_PANELS), MOST_IN_A_PANEL)
-    return [names[start : start + MOST_IN_A_PANEL] for start in starts]
+def _parts(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + MOST_IN_A_PANEL] for start in range(0, len(names), MOST_IN_A_PANEL)]
+
+
+def _operation(row: Row) -> object:
+    return row.point.get("op") if row.benchmark == "imported" else row.benchmark
+
+
+def _on_several_ranks(rows: Sequence[Row]) -> bool:
+    """Whether the same operation ran on more ranks and on fewer."""
+    ranks = {(_operation(row), row.world_size) for row in rows}
+    return len(ranks) > len({operation for operation, _ in ranks})
 
 
 def _series(name: str, marks: list[Mark], gaps: dict[str, list[Mark]]) -> Series:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
@@ -72,7 +73,8 @@ class CollectiveFits(Chart[list[Fitted]]):
             elif row.metric == "busbw" and row.value is not None:
                 busbw[row.case] = row.value
         spread = {row.case: row.value for row in reading.rows_of("time_cv") if row.iterations > TOO_FEW}
-        fits, are_hops_sound = [], True
+        fits: dict[str, list[Fitted]] = defaultdict(list)
+        are_hops_sound = True
         for benchmark in sorted(benchmarks, key=lambda name: name != "send_recv"):  # the models stand on its fits
             for sweep in sweeps_of(rows, benchmark):
                 marks = tuple(mark(float(row.point["size_bytes"]), row) for row in sweep)
@@ -82,8 +84,10 @@ class CollectiveFits(Chart[list[Fitted]]):
                     series = [Series("measured", marks), *([] if doubt else [_fit(marks, segments)])]
                     series += _models(sweep, models) if are_hops_sound else []
                     series += _at_link_rates(sweep, busbw, known)
-                    fits.append(Fitted(name(sweep[0]), segments, series, doubt))
-        return sorted(fits, key=lambda fitted: bool(fitted.doubt)) or None
+                    fits[benchmark].append(Fitted(name(sweep[0]), segments, series, doubt))
+        # one of each operation before a second of any
+        in_turn = [fitted for of_all in zip_longest(*fits.values()) for fitted in of_all if fitted is not None]
+        return sorted(in_turn, key=lambda fitted: bool(fitted.doubt)) or None
 
     def draw(self, data: list[Fitted]) -> list[Panel]:
         return [
@@ -99,17 +103,39 @@ class CollectiveFits(Chart[list[Fitted]]):
         ]
 
     def answer(self, data: list[Fitted]) -> str:
-        if data[0].doubt:  # those with a line come first
+        sound = [fitted for fitted in data if not fitted.doubt]
+        if not sound:
             return f"No line is fitted to the times of a call: {data[0].doubt}."
-        first, last = data[0].segments[0], data[0].segments[-1]
+        first, last = sound[0].segments[0], sound[0].segments[-1]
         beta = f", and large ones pass at {format_value(last.bytes_per_s, 'B/s')}" if last.bytes_per_s else ""
-        return f"{data[0].name}: a call without bytes takes {format_value(first.alpha_s, 's')}{beta}."
+        said = [f"{sound[0].name}: a call without bytes takes {format_value(first.alpha_s, 's')}{beta}."]
+        if len(sound) > 1:
+            said.append(_slowest_start(sound))
+        return " ".join([*said, _switches(sound)])
 
     def left_out(self, data: list[Fitted]) -> str:
         doubted = [fitted.name for fitted in data if fitted.doubt]
         why = next((fitted.doubt for fitted in data if fitted.doubt), "")
         note = f"No line is drawn for {few(doubted)}: {why}." if doubted else ""
         return " ".join(filter(None, [curves_note(len(data), MOST, "sweeps"), note]))
+
+
+def _slowest_start(sound: Sequence[Fitted]) -> str:
+    most = max(sound, key=lambda fitted: fitted.segments[0].alpha_s)
+    return f"Of {len(sound)} the most is {format_value(most.segments[0].alpha_s, 's')}, of {most.name}."
+
+
+def _switches(sound: Sequence[Fitted]) -> str:
+    """Where the algorithm seems to change, as the pieces of a line have it."""
+    at = [
+        f"{fitted.name} at {' and '.join(format_bytes(segment.smallest) for segment in fitted.segments[1:])}"
+        for fitted in sound
+        if len(fitted.segments) > 1
+    ]
+    if not at:
+        return "No change of algorithm is seen."
+    others = len(sound) - len(at)
+    return f"The algorithm seems to change: {few(at)}{f'; in {others:,} others it does not' if others else ''}."
 
 
 def _doubt(marks: Sequence[Mark], segments: Sequence[Segment], spread: Sequence[float]) -> str:

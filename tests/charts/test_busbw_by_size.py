@@ -113,6 +113,43 @@ def test_many_curves_are_spread_over_panels() -> None:
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table of cases."
 
 
+def on_more_nodes(rows: list[Row], num_nodes: int, **point: object) -> list[Row]:
+    """The same with two ranks on each of so many nodes, and with these options."""
+    return [
+        each._replace(num_nodes=num_nodes, world_size=2 * num_nodes, point={**each.point, **point}) for each in rows
+    ]
+
+
+def test_where_nodes_were_added_each_operation_has_a_panel_with_its_ranks() -> None:
+    """Of 54 curves of two nodes and four the first 18 were drawn: all within a node, and none between nodes."""
+    rows = []
+    for num_nodes in (1, 2, 4):
+        for benchmark in ("all_reduce", "all_gather", "reduce_scatter", "send_recv"):
+            rows += on_more_nodes(collective(benchmark, 1e9, 2e9), num_nodes)
+        along = {"axis": "tp", "layout": f"dp{num_nodes}-tp2", "group_size": 2}
+        rows += on_more_nodes(collective("all_reduce", 1e9, 2e9), num_nodes, **along)
+    sweep = BusbwBySize().select(of_rows(rows))
+    assert sweep is not None
+    drawn = BusbwBySize().draw(sweep)
+    assert [panel.title for panel in drawn] == [
+        f"Bus bandwidth, {name}" for name in ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
+    ]
+    of_all = [f"all_reduce, {ranks} ranks" for ranks in (2, 4, 8)]
+    along_tp = [f"all_reduce, 2 of {2 * nodes} ranks along tp of dp{nodes}-tp2" for nodes in (1, 2, 4)]
+    assert sweep.panels[0] == ("all_reduce", [*of_all, *along_tp])
+    assert BusbwBySize().left_out(sweep) == ""
+
+
+def test_of_more_operations_than_are_drawn_it_is_said_how_many_curves_are() -> None:
+    rows = []
+    for operation in range(14):
+        for num_nodes in (1, 2):
+            rows += on_more_nodes(collective(f"op{operation}", 1e9, 2e9), num_nodes)
+    sweep = BusbwBySize().select(of_rows(rows))
+    assert sweep is not None
+    assert BusbwBySize().left_out(sweep) == "Drawn are 24 of 28 curves; all are in the table of cases."
+
+
 def collective(benchmark: str, *busbw: float, num_nodes: int = 1) -> list[Row]:
     """A sweep of doubling sizes on GPUs."""
     options = ({"size_bytes": 2**number} for number in range(len(busbw)))

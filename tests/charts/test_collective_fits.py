@@ -38,8 +38,47 @@ def test_the_fit_and_the_models_stand_beside_what_was_measured() -> None:
 def test_the_answer_is_latency_and_bandwidth() -> None:
     fits = CollectiveFits().select(of_rows(sweep()))
     assert fits is not None
-    expected = "planted: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s."
+    expected = (
+        "planted: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s. No change of algorithm is seen."
+    )
     assert CollectiveFits().answer(fits) == expected
+
+
+def of_benchmark(name: str, rows: list[Row]) -> list[Row]:
+    return [each._replace(benchmark=name, case=f"{name}/{each.case}", point=dict(each.point)) for each in rows]
+
+
+def test_the_answer_says_whose_calls_cost_most_and_where_an_algorithm_changes() -> None:
+    """The suite asks where; the chart said what one sweep of 36 costs."""
+
+    def slower(at: int, row: Row) -> Row:
+        return row._replace(value=row.value * (3 if at >= 5 else 1)) if row.metric == "latency" and row.value else row
+
+    times = [each for each in sweep(10) if each.metric == "latency"]
+    changed = [slower(at, each) for at, each in enumerate(times)]
+    marked = [each for each in sweep(10) if each.metric == "fit_error"]
+    late = [each._replace(value=each.value + 30e-6) for each in times if each.value]
+    rows = [
+        *of_benchmark("all_reduce", [*changed, *marked]),
+        *of_benchmark("gather", [*late, *marked]),
+        *of_benchmark("send_recv", [*times, *marked]),
+    ]
+    fits = CollectiveFits().select(of_rows(rows))
+    assert fits is not None
+    assert CollectiveFits().answer(fits) == (
+        "send_recv: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s. "
+        "Of 3 the most is 50.00 us, of gather. The algorithm seems to change: all_reduce at 256KiB; in 2 others it does not."
+    )
+
+
+def test_one_sweep_of_each_operation_stands_before_a_second_of_any() -> None:
+    rows = []
+    for root in (0, 1):
+        rows += [each._replace(point={**each.point, "root": root}) for each in of_benchmark("broadcast", sweep())]
+    rows += of_benchmark("gather", sweep())
+    fits = CollectiveFits().select(of_rows(rows))
+    assert fits is not None
+    assert [fitted.name for fitted in fits] == ["broadcast, root=0", "gather", "broadcast, root=1"]
 
 
 def with_times(times: dict[int, float], cv: float = 0.01) -> list[Row]:
