@@ -27,6 +27,7 @@ class CopyRates(Chart[dict[str, list[Series]]]):
 
     title: ClassVar[str] = "Copies within a GPU and to its host by size"
     section: ClassVar[Section] = "host"
+    after: ClassVar[str] = "product_rates"
 
     def select(self, reading: Reading) -> dict[str, list[Series]] | None:
         marks_of: dict[str, dict[str, list[Mark]]] = defaultdict(lambda: defaultdict(list))

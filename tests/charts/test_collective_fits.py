@@ -67,7 +67,8 @@ def test_the_answer_says_whose_calls_cost_most_and_where_an_algorithm_changes() 
     assert fits is not None
     assert CollectiveFits().answer(fits) == (
         "send_recv: a call without bytes takes 20.00 us, and large ones pass at 2.0 GB/s. "
-        "Of 3 the most is 50.00 us, of gather. The algorithm seems to change: all_reduce at 256KiB; in 2 others it does not."
+        "Of 3 the most is 50.00 us, of gather. "
+        "The algorithm seems to change: all_reduce at 256KiB; in 2 others it does not."
     )
 
 
