@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
 
 MOST = 24
-_BENCHMARKS = ("file_io", "checkpoint", "token_reads")
+_BENCHMARKS = ("file_io", "checkpoint", "token_reads", "fio")
+_TAKES = ("write", "save", "async_save", "randwrite")
 
 
 @dataclass(frozen=True)
@@ -39,28 +40,37 @@ class Rate:
     tokens_per_s: float | None = None
 
 
-class StorageRates(Chart[list[Rate]]):
-    """Bytes per second to and from a file system: large files, sharded checkpoints, tokens in random order.
+@dataclass(frozen=True)
+class Storage:
+    """Of a file system: bytes per second, and operations on small files per second."""
+
+    rates: list[Rate]
+    files: list[Rate]
+
+
+class StorageRates(Chart[Storage]):
+    """What a file system gives and takes: large files, sharded checkpoints, tokens in random order, many small files.
 
     How to read it
     --------------
-    A bar is what all ranks move together in the time of the slowest. Writes end when the disk has everything. Reads say
-    what the kernel found before: cold means that this host's memory held nothing of the file, cached that it did, and
-    then the bar is the memory's and not the disk's. Training that takes more tokens a second than the file system gives
-    waits for them.
+    A bar is what all ranks move together in the time of the slowest, or how many small files they create, look up,
+    list, read or delete a second, for which imports and data of many files wait. Writes end when the disk has
+    everything. Reads say what the kernel found before: cold means that this host's memory held nothing of the file,
+    cached that it did, and then the bar is the memory's and not the disk's. Training that takes more tokens a second
+    than the file system gives waits for them.
     """
 
     title: ClassVar[str] = "Bandwidth of the file system"
     section: ClassVar[Section] = "host"
     after: ClassVar[str] = "host_memory"
 
-    def select(self, reading: Reading) -> list[Rate] | None:
+    def select(self, reading: Reading) -> Storage | None:
         often = _often(reading)
         tokens = {row.case: row.value for row in reading.rows_of("read_tokens_per_s")}
         rates = [
             Rate(
                 row.case,
-                str(row.point["operation"]),
+                _operation(row),
                 _label(row),
                 row.value,
                 row.status,
@@ -70,32 +80,71 @@ class StorageRates(Chart[list[Rate]]):
             for row in reading.rows_of("bandwidth", "")
             if row.benchmark in _BENCHMARKS and row.status != "refused"
         ]
-        return rates if any(rate.value is not None for rate in rates) else None
+        files = [
+            Rate(row.case, str(row.point["operation"]), _label_of_files(row), row.value, row.status)
+            for row in reading.rows_of("file_rate", "")
+            if row.benchmark == "small_files" and row.status != "refused"
+        ]
+        found = Storage(rates, files)
+        return found if any(rate.value is not None for rate in (*rates, *files)) else None
 
-    def draw(self, data: list[Rate]) -> list[Panel]:
-        shown = data[:MOST]
-        missing = {number: rate.status for number, rate in enumerate(shown) if rate.value is None}
-        values = {"bandwidth": [rate.value for rate in shown]}
-        labels, cases = [rate.label for rate in shown], [rate.case for rate in shown]
-        return [Bars("All ranks together", labels, values, "B/s", missing=missing, cases=cases).panel()]
+    def draw(self, data: Storage) -> list[Panel]:
+        panels = []
+        for title, name, unit, rates in (
+            ("All ranks together", "bandwidth", "B/s", data.rates),
+            ("Small files a second, all ranks together", "files", "1/s", data.files),
+        ):
+            shown = rates[:MOST]
+            missing = {number: rate.status for number, rate in enumerate(shown) if rate.value is None}
+            values = {name: [rate.value for rate in shown]}
+            labels, cases = [rate.label for rate in shown], [rate.case for rate in shown]
+            if len(missing) < len(shown):
+                panels.append(Bars(title, labels, values, unit, missing=missing, cases=cases).panel())
+        return panels
 
-    def answer(self, data: list[Rate]) -> str:
+    def answer(self, data: Storage) -> str:
         words = []
-        for name, operations in (("gives", ("read", "load")), ("takes", ("write", "save", "async_save"))):
+        for name, is_meant in (("gives", False), ("takes", True)):
             rates = [
                 (rate.value, rate.label)
-                for rate in data
-                if rate.operation in operations and rate.value is not None and not rate.label.endswith("cached")
+                for rate in data.rates
+                if (rate.operation in _TAKES) is is_meant and rate.value is not None and not _is_cached(rate)
             ]
             words += [f"{name} {format_value(max(rates)[0], 'B/s')} ({max(rates)[1]})"] if rates else []
         said = [f"At its best the file system {' and '.join(words)}."] if words else []
-        read = [(rate.tokens_per_s, rate.label) for rate in data if rate.tokens_per_s is not None]
+        read = [(rate.tokens_per_s, rate.label) for rate in data.rates if rate.tokens_per_s is not None]
         said += [f"Training gets at most {format_value(max(read)[0], 'tokens/s')} ({max(read)[1]})."] if read else []
-        often = [rate.often for rate in data if rate.often]
+        said += _slowest(data.files)
+        often = [rate.often for rate in data.rates if rate.often]
         return " ".join([*said, *([max(often)[1]] if often else [])])
 
-    def left_out(self, data: list[Rate]) -> str:
-        return curves_note(len(data), MOST, "cases")
+    def left_out(self, data: Storage) -> str:
+        return curves_note(len(data.rates), MOST, "cases")
+
+
+def _slowest(files: list[Rate]) -> list[str]:
+    """What of small files takes longest, and what is quickest."""
+    rates = sorted((rate.value, rate.label) for rate in files if rate.value)
+    if not rates:
+        return []
+    (least, slow), (most, quick) = rates[0], rates[-1]
+    to = f" to {format_value(most, '1/s')} ({quick})" if len(rates) > 1 else ""
+    return [f"Of small files it does {format_value(least, '1/s')} ({slow}){to}."]
+
+
+def _is_cached(rate: Rate) -> bool:
+    return rate.label.endswith("cached")
+
+
+def _operation(row: Row) -> str:
+    return str(row.point["test" if row.benchmark == "fio" else "operation"])
+
+
+def _label_of_files(row: Row) -> str:
+    point = row.point
+    words = [f"{point['operation']} {format_bytes(point['file_bytes'])}", plural(row.world_size, "rank")]
+    words += ["written to the disk"] if point.get("sync") else []
+    return ", ".join([*words, *filter(None, [row.detail.get("category")])])
 
 
 def _often(reading: Reading) -> dict[str, tuple[float, str]]:
@@ -120,6 +169,13 @@ def _label(row: Row) -> str:
     point = row.point
     if row.benchmark == "token_reads":
         what = [f"sequences of {point['seq_len']:,} tokens", plural(point["workers"], "worker")]
+    elif row.benchmark == "fio":
+        words = [
+            f"fio {point['test']}",
+            f"blocks of {format_bytes(point['block_bytes'])}",
+            plural(point["jobs"], "job"),
+        ]
+        return ", ".join([*words, *(["direct"] if point["direct"] else [])])
     else:
         operation = str(point["operation"]).replace("_", " ")
         what = [f"{row.benchmark.replace('_io', '')} {operation}", format_bytes(point["size_bytes"])]

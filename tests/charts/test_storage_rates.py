@@ -17,7 +17,7 @@ def test_a_bar_says_what_moved_and_where_it_had_been() -> None:
     ]
     data = StorageRates().select(of_rows(rows))
     assert data is not None
-    assert [rate.label for rate in data] == [
+    assert [rate.label for rate in data.rates] == [
         "file write, 256MiB, 2 ranks, direct",
         "file read, 256MiB, 2 ranks, to the GPU, cold",
         "checkpoint async save, 256MiB, 2 ranks",
@@ -75,9 +75,61 @@ def test_a_full_disk_is_a_bar_without_length() -> None:
         of_rows([stored("file_io", 1e9, operation="write"), stored("checkpoint", None, "failed", operation="save")])
     )
     assert data is not None
-    assert [(rate.value, rate.status) for rate in data] == [(1e9, "ok"), (None, "failed")]
+    assert [(rate.value, rate.status) for rate in data.rates] == [(1e9, "ok"), (None, "failed")]
     assert len(StorageRates().draw(data)) == 1
 
 
 def test_nothing_measured_shows_nothing() -> None:
     assert StorageRates().select(of_rows([stored("checkpoint", None, "skipped", operation="save")])) is None
+
+
+def small_files(operation: str, files_per_s: float | None, **point: object) -> Row:
+    row = stored("small_files", files_per_s, operation=operation, file_bytes=4096, **point)
+    return row._replace(metric="file_rate" if files_per_s else "", unit="1/s", case=f"{operation} {point}")
+
+
+def test_small_files_have_a_panel_of_their_own_and_are_said() -> None:
+    """The suite storage asks for many small ones, of which no chart spoke."""
+    data = StorageRates().select(
+        of_rows(
+            [
+                stored("file_io", 1e9, operation="write"),
+                small_files("create", 2e3),
+                small_files("create", 5e2, sync=True),
+                small_files("stat", 6e5),
+            ]
+        )
+    )
+    assert data is not None
+    large, small = StorageRates().draw(data)
+    assert len(large.entries) == 1
+    assert [entry.cells[:2] for entry in small.entries] == [
+        ("create 4KiB, 2 ranks", 2e3),
+        ("create 4KiB, 2 ranks, written to the disk", 5e2),
+        ("stat 4KiB, 2 ranks", 6e5),
+    ]
+    assert StorageRates().answer(data) == (
+        "At its best the file system takes 1.0 GB/s (file write, 256MiB, 2 ranks). Of small files it does "
+        "500 /s (create 4KiB, 2 ranks, written to the disk) to 600.0 k/s (stat 4KiB, 2 ranks)."
+    )
+
+
+def test_small_files_alone_are_shown_and_one_kind_has_no_range() -> None:
+    data = StorageRates().select(of_rows([small_files("delete", 2e3)]))
+    assert data is not None
+    assert len(StorageRates().draw(data)) == 1
+    assert StorageRates().answer(data) == "Of small files it does 2.0 k/s (delete 4KiB, 2 ranks)."
+
+
+def test_fio_says_its_test_blocks_and_jobs() -> None:
+    about = {"block_bytes": 2**20, "jobs": 4, "depth": 1}
+    rows = [
+        stored("fio", 3e9, test="randread", direct=True, **about),
+        stored("fio", 2e9, test="write", direct=False, **about),
+    ]
+    data = StorageRates().select(of_rows(rows))
+    assert data is not None
+    assert StorageRates().answer(data) == (
+        "At its best the file system gives 3.0 GB/s (fio randread, blocks of 1MiB, 4 jobs, direct) "
+        "and takes 2.0 GB/s (fio write, blocks of 1MiB, 4 jobs)."
+    )
