@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.charts import charts
 from clusterbench.cluster import Cluster
@@ -16,7 +17,7 @@ from clusterbench.rows import Row
 from clusterbench.suite import load_suite
 from clusterbench.types import Case
 from tests.charts.steps import MIB
-from tests.report.synthetic import of_rows, row
+from tests.report.synthetic import of_rows, reading, row
 
 SUITES = Path(__file__).parents[2] / "suites"
 OWN_CHART = {
@@ -101,3 +102,31 @@ def test_a_suite_is_answered_by_the_chart_of_its_question(name: str, cluster: st
     assert first == OWN_CHART[name]
     if cluster == "cuda":
         assert len(answer.splitlines()) == ON_GPUS.get(name, 1)
+
+
+OF_PROBES = ("acceptance", "compute", "fabric", "gpu_direct", "links", "mpi", "nccl_collectives", "rdma", "storage")
+OF_STEPS = {"train_step", "node_step"}
+OF_PAIRS = {"link_matrix", "peer_copy", "nccl_transport"}
+"""Whose rows name who sent to whom, and by which way: each has a chart, with tests of its own."""
+
+UNDRAWN = {"deepep"}
+"""Whose figures stand in the table of cases alone."""
+
+
+@pytest.mark.parametrize("suite", OF_PROBES)
+def test_every_probe_of_a_suite_is_drawn(suite: str) -> None:
+    """Of compute 288 cases of matmul were in no chart, of rdma none at all; nor was any of it in an answer."""
+    plan = make_plan(load_suite(SUITES / f"{suite}.yaml"), Cluster(4, 8, "cuda", "NVIDIA H100 80GB HBM3"))
+    cases = [case for case in plan.cases if case.benchmark not in OF_STEPS | OF_PAIRS]
+    rows = [
+        row(case, kind.name, 1e6 + number, unit=kind.unit, device="cuda")
+        for case in cases
+        for number, kind in enumerate(benchmarks()[case.benchmark].metrics)
+        if kind.name not in ("best_interval", "fit_error")
+    ]
+    read = reading(cases=cases, rows=rows)
+    chosen = [(kind(), kind().select(read)) for name, kind in charts().items() if name != "stability"]
+    panels = [panel for chart, data in chosen if data is not None for panel in chart.draw(data)]
+    drawn = {entry.case for panel in panels for entry in panel.entries}
+    of_case = {case.id: case.benchmark for case in cases}
+    assert {*of_case.values()} - {of_case[case] for case in drawn if case in of_case} <= UNDRAWN
