@@ -91,6 +91,11 @@ class Row(NamedTuple):
 _METRIC = Row._fields.index("metric")
 
 
+ENVIRONMENT_RATIO = "environment_ratio"
+"""A figure with one value of a variable over the same with another; its detail is the figure and ``NAME=value/first``,
+its basis ends with what the variable decides."""
+
+
 def variables_of(row: Row) -> dict[str, str]:
     """Variables that the row's case was started with; a point's options have names in lower case."""
     return {name: str(value) for name, value in row.point.items() if name.isupper()}

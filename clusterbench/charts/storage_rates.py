@@ -60,7 +60,7 @@ class StorageRates(Chart[Storage]):
     than the file system gives waits for them.
     """
 
-    title: ClassVar[str] = "Bandwidth of the file system"
+    title: ClassVar[str] = "What the file system gives and takes"
     section: ClassVar[Section] = "host"
     after: ClassVar[str] = "host_memory"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from clusterbench.rows import Row, variables_of
+from clusterbench.rows import ENVIRONMENT_RATIO, Row, variables_of
 
-METRIC = "environment_ratio"
 _COMPARED = ("busbw", "bandwidth", "latency")
 
 MEANINGS = {
@@ -49,7 +48,7 @@ def environment_ratio_rows(rows: Sequence[Row]) -> Iterator[Row]:
                 continue
             meaning = f": {MEANINGS[name]}" if name in MEANINGS else ""
             yield row._replace(
-                metric=METRIC,
+                metric=ENVIRONMENT_RATIO,
                 unit="fraction",
                 value=ratio,
                 low=_over(row.low, base.high),
