@@ -71,14 +71,16 @@ class BusbwBySize(Chart[Sweep]):
 
     def select(self, reading: Reading) -> Sweep | None:
         rows, cluster = reading.rows, reading.plan.cluster
-        shown = [row for row in reading.rows_of("busbw", "latency", "") if _is_part_of_a_sweep(row)]
+        wanted = reading.rows_of("busbw", "latency", "", "bandwidth")
+        shown = [row for row in wanted if _is_part_of_a_sweep(row) and (row.metric != "bandwidth" or _is_pair(row))]
         name = sweep_name(shown)
         curves_of: dict[str, dict[str, list[Mark]]] = {"busbw": defaultdict(list), "latency": defaultdict(list)}
         gaps: dict[str, list[Mark]] = defaultdict(list)
         for row in shown:
             size_bytes = float(row.point["size_bytes"])
-            if row.metric in curves_of and row.value is not None:
-                curves_of[row.metric][name(row)].append(mark(size_bytes, row))
+            metric = "busbw" if row.metric == "bandwidth" else row.metric
+            if metric in curves_of and row.value is not None:
+                curves_of[metric][name(row)].append(mark(size_bytes, row))
             elif not row.metric:
                 gaps[name(row)].append(mark(size_bytes, row))
         if not any(len(marks) > 1 for marks in curves_of["busbw"].values()):
@@ -160,6 +162,11 @@ def _levels(panel: Sequence[Series], limits: dict[str, dict[str, float]]) -> dic
 
 def _is_part_of_a_sweep(row: Row) -> bool:
     return row.status != "refused" and isinstance(row.point.get("size_bytes"), (int, float))
+
+
+def _is_pair(row: Row) -> bool:
+    """Whether it is MPI's rate between two ranks, whose link carries just these bytes."""
+    return row.benchmark == "mpi"
 
 
 def _parts(names: Sequence[str]) -> list[Sequence[str]]:

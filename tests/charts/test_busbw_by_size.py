@@ -113,6 +113,18 @@ def test_many_curves_are_spread_over_panels() -> None:
     assert BusbwBySize().left_out(sweep) == "Drawn are the first 18 of 20 curves; all are in the table of cases."
 
 
+def test_the_rate_between_two_ranks_of_mpi_is_a_curve_beside_its_collectives() -> None:
+    """The suite mpi asks for both; its messages between two ranks were in no chart."""
+    rows = []
+    for op, metric in (("all_reduce", "busbw"), ("bandwidth", "bandwidth")):
+        for number, value in enumerate((1e9, 2e9)):
+            rows.append(plain_row("mpi", metric, value, {"op": op, "size_bytes": 2**number}))
+    rows.append(plain_row("ucx_perftest", "bandwidth", 9e9, {"test": "tag_bw", "size_bytes": 8}))
+    sweep = BusbwBySize().select(of_rows(rows))
+    assert sweep is not None
+    assert [curve.name for curve in sweep.bandwidth] == ["mpi, all_reduce", "mpi, bandwidth"]
+
+
 def on_more_nodes(rows: list[Row], num_nodes: int, **point: object) -> list[Row]:
     """The same with two ranks on each of so many nodes, and with these options."""
     return [
