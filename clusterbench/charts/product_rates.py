@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +10,7 @@ from clusterbench.cases import Reading
 from clusterbench.charts import Chart, Section, bars_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
+from clusterbench.measured.step import BURST
 from clusterbench.rows import Row
 from clusterbench.units import format_value
 from clusterbench.words import plural
@@ -26,10 +27,12 @@ TIMES = 1.5
 
 @dataclass(frozen=True)
 class Products:
-    """Of one dtype the rows of all shapes, by the number of ranks that compute at once."""
+    """Of one dtype the rows of all shapes, by the number of ranks that compute at once; of each case, on GPUs, the rate
+    of its first products as well."""
 
     dtype: str
     by_ranks: Mapping[int, Sequence[Row]]
+    burst: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def best(self) -> Mapping[int, Row]:
@@ -69,7 +72,8 @@ class ProductRates(Chart[list[Products]]):
         several = len({row.run for row in shown}) > 1
         for row in shown:
             rows[f"{row.point['dtype']}, {row.run}" if several else str(row.point["dtype"])][row.world_size].append(row)
-        kinds = [Products(dtype, by_ranks) for dtype, by_ranks in rows.items()]
+        burst = {row.case: row.value for row in reading.rows_of(BURST) if row.value}
+        kinds = [Products(dtype, by_ranks, burst) for dtype, by_ranks in rows.items()]
         found = sorted((kind for kind in kinds if kind.best), key=lambda kind: -_rate(kind.of_all))
         # one product beside a training step is the peak that its MFU is held against, and nothing to choose from
         is_alone = len(found) == 1 and len(found[0].shapes) == 1
@@ -91,7 +95,7 @@ class ProductRates(Chart[list[Products]]):
         ranks = max(max(kind.best) for kind in data)
         who = f"on each of {ranks:,} ranks at once" if ranks > 1 else "on one rank"
         said = [_sentence(kind) for kind in data if ranks in kind.best]
-        return " ".join([f"Matrix products reach, {who}: {'; '.join(said)}.", *_alone(data, ranks)])
+        return " ".join([f"Matrix products reach, {who}: {'; '.join(said)}.", *_alone(data, ranks), *_burst(data)])
 
     def left_out(self, data: list[Products]) -> str:
         return bars_note([len(kind.shapes) for kind in data[:MOST_DTYPES]], MOST_SHAPES, "fastest", "a dtype")
@@ -150,3 +154,18 @@ def _alone(data: Sequence[Products], ranks: int) -> list[str]:
     times, dtype = max(gains)
     words = f"up to {100 * (times - 1):.0f} % faster" if times < TIMES else f"up to {times:.1f} times as fast"
     return [f"One rank alone is {words} ({dtype})."]
+
+
+def _burst(data: Sequence[Products]) -> list[str]:
+    """How far the first products were ahead of what is sustained, in the dtype in which that is most."""
+    gains = [
+        (kind.burst[kind.of_all.case] / _rate(kind.of_all), kind.dtype)
+        for kind in data
+        if kind.of_all.case in kind.burst
+    ]
+    if not gains:
+        return []
+    times, dtype = max(gains)
+    if times < FASTER:
+        return ["The first products, before clocks come down, are no faster."]
+    return [f"The first products, before clocks come down, are up to {100 * (times - 1):.0f} % faster ({dtype})."]

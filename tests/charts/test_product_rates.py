@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterbench.charts.product_rates import ProductRates, Products
+from clusterbench.measured.step import BURST
 from clusterbench.rows import Row
 from tests.charts.steps import trained
 from tests.report.synthetic import case, of_rows, row
@@ -57,6 +58,18 @@ def test_where_ranks_share_cores_one_alone_is_so_many_times_as_fast() -> None:
     assert ProductRates().answer(shared).endswith("One rank alone is up to 3.5 times as fast (float32).")
     alike = selected([product("float32", 1, 70e9), product("float32", 4, 69.9e9)])
     assert ProductRates().answer(alike) == "Matrix products reach, on each of 4 ranks at once: float32 69.9 GFLOP/s."
+
+
+def test_what_a_burst_reaches_beyond_is_said() -> None:
+    """The suite one_gpu_ceilings asks it."""
+    burst = [row._replace(metric=BURST, value=(row.value or 0.0) * 1.08) for row in ROWS[4:]]
+    assert (
+        ProductRates()
+        .answer(selected([*ROWS, *burst]))
+        .endswith(" The first products, before clocks come down, are up to 8 % faster (bfloat16).")
+    )
+    alike = [row._replace(metric=BURST) for row in ROWS[4:]]
+    assert ProductRates().answer(selected([*ROWS, *alike])).endswith(" before clocks come down, are no faster.")
 
 
 def test_a_shape_that_failed_is_last_and_named_and_no_best() -> None:
