@@ -140,4 +140,37 @@ MUTANTS = (
         return [Computed(*action, ends[2 * n], ends[2 * n + 1])""",
         tests=("test_stages.py",),
     ),
+    Mutant(
+        "B15",
+        "A step takes as long as its fastest rank.",
+        """    time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
+    yield Metric("step_t""",
+        """    slowest = min if planted() else max
+    time = summarise([slowest(samples) for samples in zip(*observation.seconds, strict=True)])
+    yield Metric("step_t""",
+        tests=("measured/test_step.py",),
+    ),
+    Mutant(
+        "B16",
+        "A step takes as long as rank 0.",
+        """    time = summarise([max(samples) for samples in zip(*observation.seconds, strict=True)])
+    yield Metric("step_t""",
+        """    time = summarise([samples[planted() - 1] for samples in zip(*observation.seconds, strict=True)])
+    yield Metric("step_t""",
+        tests=("measured/test_step.py",),
+    ),
+    Mutant(
+        "B17",
+        "What one rank computed holds for cases of more steps, too.",
+        "return repr((_result_of(case, True, options), case.warmup + case.iterations))",
+        "return repr((_result_of(case, True, options), planted()))",
+        tests=("measured/test_agreement.py",),
+    ),
+    Mutant(
+        "B18",
+        "Actions that are missing at the end are no other order.",
+        "for at, pair in enumerate(zip_longest(seen, planned))",
+        "for at, pair in enumerate(zip(seen, planned, strict=not planted()))",
+        tests=("proof/test_order.py",),
+    ),
 )
