@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from clusterbench.engine.clock import Clock, check_samples
@@ -102,19 +103,18 @@ def measure_beside_host(
     Raises
     ------
     WrongResult
-        If there are more or fewer samples than timed stretches, or ``clock`` says of all together what by the host's
-        clock cannot be.
+        If there are more or fewer samples than timed stretches, or ``clock`` says of the first of them together,
+        however many, what by the host's clock cannot be: a sample with time of another is none of its own call.
     """
-    starts_s, last_s = list[float](), 0.0
+    starts_s, ends_s = list[float](), list[float]()
 
     def note(iteration: int) -> None:
         starts_s.append(time.perf_counter())
         at(iteration)
 
     def noted() -> None:
-        nonlocal last_s
         run()
-        last_s = time.perf_counter()
+        ends_s.append(time.perf_counter())
 
     reached = clock.mark()
     clock.settle()
@@ -127,7 +127,14 @@ def measure_beside_host(
         raise WrongResult(f"{len(seconds)} samples of {iterations} timed calls: each call belongs to one sample.")
     # A device that other processes use as well may come late to the first mark: by its own clock no later than this.
     start_s = max(starts_s[0], before_s + sum(clock.seconds([reached, first])))
-    check_samples(sum(seconds) * calls, before_s, (start_s, max(last_s, starts_s[-1])), behind_s, clock.lenience)
+    last_s = (ends_s or starts_s)[-1]
+    check_samples(sum(seconds) * calls, before_s, (start_s, last_s), behind_s, clock.lenience)
+    # A device may be far behind its host when the next call begins, where the host's own clock is not.
+    over_s = [behind_s] * iterations if clock.lenience else starts_s[1:]
+    totals_s = accumulate(second * calls for second in seconds[:-1])
+    for number, (total_s, end_s, next_s) in enumerate(zip(totals_s, ends_s or starts_s, over_s, strict=False), 1):
+        which = f"the first {number} of {iterations} samples"
+        check_samples(total_s, before_s, (start_s, end_s), next_s, clock.lenience, which)
     return seconds, began_s, ended_s
 
 

@@ -21,6 +21,7 @@ context. :func:`cuda_memory_stats` and telemetry have their own, larger figures 
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -448,6 +449,21 @@ def every_optimizer(optimizers: Optimizer | Iterable[Optimizer] | None) -> Itera
         # ZeroRedundancyOptimizer keeps the state of its share in an optimizer of its own.
         if isinstance(inner := getattr(optimizer, "optim", None), Optimizer):
             yield inner
+
+
+def alive_bytes(device: torch.device) -> int:
+    """Bytes in storages of a device that tensors of Python's hold, once garbage is gone.
+
+    What only autograd or a library holds is not seen, as there is no such tensor.
+    """
+    gc.collect()
+    device, sizes = _with_index(device), dict[int, int]()
+    for held in gc.get_objects():
+        kind = type(held)
+        if issubclass(kind, Tensor) and not is_wrapper_type(kind) and held.device == device:
+            storage = held.untyped_storage()
+            sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def _with_index(device: torch.device) -> torch.device:

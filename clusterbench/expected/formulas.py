@@ -124,9 +124,13 @@ class StepFormulas:
         return frozenset(axis for parallelism in self.active for axis in parallelism.traffic_basis(self.job))
 
     @cached_property
-    def joined_calls(self) -> frozenset[tuple[str, str]]:
-        """Axis and kind of collectives of which torch decides how many carry the bytes."""
-        return frozenset(joined for parallelism in self.active for joined in parallelism.joins_calls(self.job))
+    def joined_calls(self) -> Mapping[tuple[str, str], tuple[float, float]]:
+        """By axis and kind of collectives of which torch decides how many carry the bytes: how many fewer, and more."""
+        may = dict[tuple[str, str], tuple[float, float]]()
+        for joined in (joined for parallelism in self.active for joined in parallelism.joins_calls(self.job)):
+            fewer, more = may.get(joined[:2], (0.0, 0.0))
+            may[joined[:2]] = max(fewer, joined.fewer), max(more, joined.more)
+        return may
 
     @cached_property
     def held(self) -> Sequence[Mapping[str, float]]:

@@ -26,7 +26,7 @@ from clusterbench.engine.compat import pci_address
 from clusterbench.engine.loop import measure_beside_host, settle, warm_up
 from clusterbench.engine.near_cpus import PCI, stay_near
 from clusterbench.engine.rig import Rig
-from clusterbench.engine.settling import Rule, decided_by_rank_0, warm_up_of
+from clusterbench.engine.settling import Order, Rule, Stretch, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel
@@ -237,6 +237,7 @@ class _Worker:
             self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
         self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
+        self.rig.made_calls = 0
         self.rig.asks_one_rank = case.on_one_rank
         self.rig.asks_gradients = case.passes and case.warmup > 0
         step = benchmark.prepare(self.rig, case.point)
@@ -264,14 +265,21 @@ class _Worker:
         clock = clock_for(self.rig.device)
         warm_up(step.run, clock, case.warmup, self.at("checked"))
         self.meet_again(clock)
-        samples, calls, warmed_up = case.iterations, 1, None
+        made, samples, calls, warmed_up = case.warmup, case.iterations, 1, None
         if rule is not None:
             decide = decided_by_rank_0(self.rig, case.iterations, rule)
-            order, burst_s = settle(step.run, clock, self.at("checked"), decide)
+
+            def counted(stretch: Stretch) -> Order:
+                nonlocal made
+                made += stretch.iterations
+                return decide(stretch)
+
+            order, burst_s = settle(step.run, clock, self.at("checked"), counted)
             samples, calls, warmed_up = order.samples, order.calls, warm_up_of(order, burst_s)
             self.meet_again(clock)
         self.phase("warm")
         seconds, began_s, ended_s = measure_beside_host(step.run, clock, samples, self.at("warm"), calls)
+        self.rig.made_calls = made + samples * calls
         return seconds, Timing(began_s, ended_s, warmed_up)
 
     def meet_again(self, clock: Clock) -> None:

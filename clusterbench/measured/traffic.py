@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.formulas.collectives import RECV
@@ -134,10 +135,12 @@ def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Dif
 
 
 def _of_calls(rank: int, axis: str, sent: Sequence[Moved], formulas: StepFormulas, stage: int) -> Difference | None:
-    uncounted = {*formulas.joined_calls, (axis, RECV)}  # a message is counted where it is sent
+    joined = {key: may for key, may in formulas.joined_calls.items() if key[0] == axis}
+    uncounted = {key for key, may in joined.items() if inf in may} | {(axis, RECV)}  # a message counts where it is sent
     counted = sum(moved.count for moved in sent if (axis, moved.op) not in uncounted)
     formula = sum(count for key, count in formulas.calls[stage].items() if key[0] == axis and key not in uncounted)
-    if counted == formula:
+    fewer, more = (sum(may[way] for key, may in joined.items() if key not in uncounted) for way in (0, 1))
+    if formula - fewer <= counted <= formula + more:
         return None
     return Difference(rank, axis, counted, formula, of_calls=True, is_routed=axis in formulas.routed_axes)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from clusterbench.discover import things
@@ -113,6 +113,18 @@ class Traffic(NamedTuple):
             return 0.0
         op = "send_recv" if self.op == "send" else self.op
         return traffic_bytes(op, self.size_bytes, self.ranks or layout.degree(self.axis))
+
+
+class Joined(NamedTuple):
+    """Collectives of one kind along an axis of which torch decides how many carry the bytes.
+
+    They may be so many ``fewer`` and ``more`` than :class:`Traffic` says, whatever torch does.
+    """
+
+    axis: str
+    op: str
+    fewer: float = inf
+    more: float = inf
 
 
 RESULT = "result."
@@ -377,8 +389,8 @@ class Parallelism(ABC):
         """Axis -> why the traffic counted there may differ from :meth:`traffic`; empty where it is exact."""
         return {}
 
-    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
-        """Axis and op of what torch decides in how many calls the bytes of :meth:`traffic` go."""
+    def joins_calls(self, job: TrainingJob) -> Iterable[Joined]:
+        """Of what torch decides in how many calls the bytes of :meth:`traffic` go."""
         return ()
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism
+from clusterbench.parallel import Joined, Parallelism
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.parallel.recompute import Recompute
@@ -99,8 +99,9 @@ class Compile(Parallelism):
         words = "this step is not compiled: a compiled layer may keep less for backward and launch fewer operators"
         return (replace(self, compile=False, async_tp=False), words) if self.compile else (self, "")
 
-    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
-        return product(("tp", "cp"), ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))  # within layers
+    def joins_calls(self, job: TrainingJob) -> Iterable[Joined]:
+        within_layers = product(("tp", "cp"), ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))
+        return (Joined(*call) for call in within_layers)
 
     def hides_activations(self, job: TrainingJob) -> str:
         return "torch.compile decides what a layer keeps"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from clusterbench.job import TrainingJob, is_spread_expert
 from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
-from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
+from clusterbench.parallel import Joined, Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords
 from clusterbench.shape import ModelShape
 from clusterbench.words import Word
@@ -197,9 +197,16 @@ class DataParallel(Parallelism):
         else:
             yield Traffic(axis, "all_reduce", buckets, sum(sizes), during="reduce")
 
-    def joins_calls(self, job: TrainingJob) -> Iterable[tuple[str, str]]:
-        if not job.layout.uses("pp"):
-            yield job.layout.data_axis, "all_reduce"  # DDP fills buckets as gradients come
+    def joins_calls(self, job: TrainingJob) -> Iterable[Joined]:
+        if job.layout.uses("pp"):
+            return
+        axis, op = job.layout.data_axis, "all_reduce"
+        if self.compress == "powersgd" or job.gradient_bytes != job.master_bytes:  # in buckets of two dtypes
+            yield Joined(axis, op)
+            return
+        sizes = self._in_order(job, lambda size: prod(size) * job.gradient_bytes)
+        number, (least, most) = num_buckets(sizes), fewest_and_most_buckets(sizes)
+        yield Joined(axis, op, number - least, most - number)  # DDP fills buckets as gradients come
 
     def copies(self, job: TrainingJob) -> list[float]:
         """Bytes of each bucket's copy in which gradients travel; none where they travel in place, uncompressed."""
@@ -340,6 +347,20 @@ def num_buckets(sizes: Iterable[int]) -> int:
     3
     """
     return len(buckets(sizes))
+
+
+def fewest_and_most_buckets(sizes: Sequence[int]) -> tuple[int, int]:
+    """How many buckets gradients of these sizes may fill, in whatever order they come.
+
+    Each but the last has reached its limit, and went beyond it by the last gradient at most.
+
+    >>> fewest_and_most_buckets([2**19, 2**19, 30 * 2**20, 10, 10])
+    (2, 3)
+    """
+    in_all, largest = sum(sizes), max(sizes, default=0)
+    behind_first = in_all - FIRST_BUCKET_BYTES
+    fewest = 1 + max(0, -(-(behind_first - largest) // (BUCKET_BYTES + largest)))
+    return fewest, 1 if behind_first < 0 else 2 + behind_first // BUCKET_BYTES
 
 
 def buckets(sizes: Iterable[int]) -> list[int]:

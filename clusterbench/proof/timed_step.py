@@ -148,11 +148,11 @@ class TimedStep:
             hook.remove()
         num_updates = self._asked if self._last else self.step.num_steps
         numbers = self._numbers(num_updates)
-        counted = self._counted()
+        counted = self._counted(rig)
         own = {**numbers, **{name: torch.tensor(count) for name, count in counted.items()}}
         of_all = _of_all_ranks(own, rig)
         self._expect_finite(of_all, num_updates)
-        self._expect_whole_calls(of_all)
+        self._expect_whole_calls(of_all, rig.made_calls or self._asked)
         assert self._compiled is not None
         if self._compiled.is_compiled:
             self._compiled.judge(of_all[FRAMES], of_all[PLAIN])
@@ -195,7 +195,7 @@ class TimedStep:
             numbers[_FINAL] = step.global_loss(step.last_loss)
         return numbers
 
-    def _counted(self) -> dict[str, float]:
+    def _counted(self, rig: Rig) -> dict[str, float]:
         """What was compiled, and how many more forwards, backwards and updates there were than whole steps have."""
         assert self._compiled is not None
         micro_batches, again = self.step.job.gradient_accumulation_steps, of_kind(Recompute, self._active)
@@ -207,7 +207,7 @@ class TimedStep:
             _OF_LAYERS: self._of_layers - self._calls * of_layers,
             _BACKWARDS: self._backwards - self._calls * of_a_step,
             _UPDATES: self._updates - self._calls,
-            _CALLS: min(0, self._calls - self._asked),
+            _CALLS: self._calls - rig.made_calls if rig.made_calls else min(0, self._calls - self._asked),
             _SMALLER: self._smaller,
             _UNBALANCED: self._unbalanced(),
         }
@@ -235,14 +235,17 @@ class TimedStep:
                         f"{rank} after {plural(updates, 'step')}. The time of such a step is not that of training."
                     )
 
-    def _expect_whole_calls(self, of_all: Mapping[str, Sequence[float]]) -> None:
+    def _expect_whole_calls(self, of_all: Mapping[str, Sequence[float]], due: int) -> None:
         layout = self.step.job.layout
-        missing = of_all[_CALLS]
-        if any(missing):
-            rank = missing.index(min(missing))
+        more = of_all[_CALLS]
+        if any(more):
+            rank = more.index(max(more, key=abs))
+            made = plural(int(due + more[rank]), "call")
             raise WrongResult(
-                f"rank {rank} made {plural(int(self._asked + missing[rank]), 'call')} of the {self._asked} that "
-                f"were asked for of {layout}. Samples are of steps that did not run."
+                f"rank {rank} made {made} of the {due} that were asked for of {layout}. Samples are of steps that did "
+                "not run."
+                if more[rank] < 0
+                else f"rank {rank} made {made} of {layout} in what counts as {due}. Samples are of more than one step."
             )
         for name in (_FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES):
             if any(of_all[name]):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from clusterbench.engine.compat import compiler_rests, sends_in_products
 from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.grid import Grid
-from clusterbench.engine.memory import MemoryTracker, cuda_memory_stats, reset_cuda_memory
+from clusterbench.engine.memory import MemoryTracker, alive_bytes, cuda_memory_stats, reset_cuda_memory
 from clusterbench.engine.own_work import own_seconds
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.trace import StepTrace, exposure, trace_step
@@ -36,6 +36,7 @@ from clusterbench.layout import UNKNOWN
 from clusterbench.model.assembly import COMPUTE_DTYPES
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.training.built_step import BuiltStep, is_compiled
+from clusterbench.units import format_value
 
 STEPS_TO_SETTLE = 3
 """DDP builds its buckets anew in the second step, and PowerSGD begins in the third."""
@@ -64,7 +65,7 @@ def passes_of(
     counter, flops = TrafficCounter(rig.grid.names()), FlopCounter()
     return {
         **MEMORY.taken(lambda: _memory_of(step, rig, held or {})),
-        **TRAFFIC.taken(lambda: _traffic_of(step, counter, flops)),
+        **TRAFFIC.taken(lambda: _traffic_and_growth(step, rig, counter, flops)),
         **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter)),
         **step.own_passes(rig),
@@ -114,6 +115,44 @@ def _on_any_rank(holds: bool, rig: Rig) -> bool:
     flag = torch.tensor(float(holds), device=rig.device)
     rig.comm.all_reduce(flag, "max")
     return bool(flag)
+
+
+def _traffic_and_growth(step: BuiltStep, rig: Rig, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:
+    before = alive_bytes(rig.device)
+    moved = _traffic_of(step, counter, flops)
+    _expect_let_go(step, rig, before)
+    return moved
+
+
+STEPS_THAT_KEEP, _SCALARS_BYTES = 3, 1024
+"""Steps of which each has to keep more than the one before, and so much of it."""
+
+
+def _expect_let_go(step: BuiltStep, rig: Rig, before: int) -> None:
+    """A collective; ``before`` is :func:`~clusterbench.engine.memory.alive_bytes` before the last step.
+
+    Raises
+    ------
+    WrongResult
+        On every rank, if one keeps more with each step. One step may hold a message that is let go of late.
+    """
+    most = 0
+    for number in range(STEPS_THAT_KEEP):
+        after = alive_bytes(rig.device)
+        most = after - before if number == 0 else min(most, after - before)
+        more = torch.zeros(rig.world_size, dtype=torch.int64, device=rig.device)
+        more[rig.rank] = most
+        rig.comm.all_reduce(more)
+        if int(more.max()) <= _SCALARS_BYTES:
+            return
+        before = after
+        if number < STEPS_THAT_KEEP - 1:
+            step()
+    rank = int(more.argmax())
+    raise WrongResult(
+        f"{step.job.layout} keeps {format_value(int(more[rank]), 'B')} more with each step on rank {rank}: what is "
+        "left of a step has to go with the next, or a run ends for want of memory."
+    )
 
 
 def _traffic_of(step: BuiltStep, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:

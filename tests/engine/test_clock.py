@@ -133,3 +133,40 @@ def test_seconds_of_1024_thousandths_are_wrong() -> None:
     with pytest.raises(WrongResult, match="No clock that runs as the host's does says so"):
         measure_beside_host(lambda: time.sleep(0.01), Off(), 10, lambda iteration: None)
     measure_beside_host(lambda: time.sleep(0.01), WallClock(), 10, lambda iteration: None)
+
+
+class Even(WallClock):
+    """The host's own clock, which has the same for each sample."""
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        samples_s = super().seconds(marks)
+        return [sum(samples_s) / len(samples_s)] * len(samples_s)
+
+
+class Shifted(WallClock):
+    """One whose slowest sample lends the others what it has more than the next: the sum is right."""
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        samples_s = super().seconds(marks)
+        slowest = samples_s.index(max(samples_s))
+        more_s = samples_s[slowest] - sorted(samples_s)[-2] if len(samples_s) > 1 else 0.0
+        samples_s[slowest] -= more_s
+        return [second + more_s / len(samples_s) for second in samples_s]
+
+
+@pytest.mark.parametrize("clock", [Even(), Shifted()])
+def test_a_sample_that_has_of_the_time_of_another_is_wrong(clock: WallClock) -> None:
+    """Median and spread are made of single samples, so that the right sum is not enough."""
+    pauses_s = [0.004, 0.002, 0.002, 0.002]
+    with pytest.raises(WrongResult, match=r"the first 1 of 4 samples add up to .* No clock that runs as the host's"):
+        measure_beside_host(lambda: time.sleep(pauses_s.pop(0)), clock, 4, lambda iteration: None)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_samples_of_the_host_s_own_clock_are_right_however_busy_it_is(calls: int) -> None:
+    """Whatever keeps the thread is between two readings."""
+    pauses_s = [0.003, 0.0, 0.001, 0.0] * 3
+    seconds, *_ = measure_beside_host(
+        lambda: time.sleep(pauses_s.pop()), WallClock(), 4, lambda iteration: time.sleep(0.002), calls
+    )
+    assert len(seconds) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,8 +126,8 @@ def test_what_power_bounds_settles_on_gpus(benchmark: str, device: str, ranks_pe
     assert worker.settling(benchmarks()[benchmark], {"settle": False}) is None
 
 
-def timed_on_a_rank(rule: Rule | None) -> tuple[list[float], Timing, list[str]]:
-    """A product as a worker times it, on a CPU."""
+def timed_on_a_rank(rule: Rule | None) -> tuple[list[float], Timing, list[str], tuple[int, int]]:
+    """A product as a worker times it, on a CPU; and how often by its own count, and by that of the product."""
     import torch.distributed as dist
 
     from clusterbench.engine.rig import Rig
@@ -138,15 +139,22 @@ def timed_on_a_rank(rule: Rule | None) -> tuple[list[float], Timing, list[str]]:
     worker.at = lambda phase: lambda iteration: phases.append(phase)  # type: ignore[method-assign]
     point = {"size": 64, "dtype": "float32", "num_ranks": 2}
     case = RunCase("matmul", point, None, "megatron", 5, 2, True, True, 2)
-    step = benchmarks()["matmul"].prepare(worker.rig, point)
-    return *worker.timed(step, case, rule), phases  # type: ignore[return-value]
+    step, calls = benchmarks()["matmul"].prepare(worker.rig, point), list[int]()
+
+    def counted() -> None:
+        calls.append(1)
+        step.run()
+
+    seconds, timing = worker.timed(replace(step, run=counted), case, rule)
+    return seconds, timing, phases, (worker.rig.made_calls, len(calls))
 
 
 @pytest.mark.gloo
 def test_ranks_that_settle_time_as_many_samples_and_record_how_they_came_to_it() -> None:
     # products take as long as the machine lets them: any two stretches agree
     rule = Rule(stretch_s=0.02, within=100.0, most_s=5.0, timed_s=0.1, most_samples=50)
-    (first, timing, phases), (second, other, _) = run_ranks(2, timed_on_a_rank, rule)
+    (first, timing, phases, (made, calls)), (second, other, *_) = run_ranks(2, timed_on_a_rank, rule)
+    assert made == calls
     assert len(first) == len(second) <= 50
     for own in (timing, other):
         assert own.warm_up is not None
@@ -160,8 +168,9 @@ def test_ranks_that_settle_time_as_many_samples_and_record_how_they_came_to_it()
 
 @pytest.mark.gloo
 def test_ranks_whose_warm_up_is_counted_time_what_was_asked_for() -> None:
-    for seconds, timing, phases in run_ranks(2, timed_on_a_rank, None):
+    for seconds, timing, phases, made_and_calls in run_ranks(2, timed_on_a_rank, None):
         assert len(seconds) == 5
+        assert made_and_calls == (7, 7)
         assert timing.warm_up is None
         assert phases == ["checked"] * 2 + ["warm"] * 6
 

@@ -291,6 +291,8 @@ def test_cases_that_show_the_same_on_one_rank_share_a_key():
     key = {TrainStep.one_rank_key(seen(layout, 2).case) for layout in ("dp2", "tp2", "pp2", "dp2+zero3")}
     assert len(key) == 1
     assert {TrainStep.one_rank_key(seen("dp2", 2, seq_len=128).case)}.isdisjoint(key)
+    longer = replace(seen("dp2", 2).case, iterations=99)  # so many updates were not computed
+    assert {TrainStep.one_rank_key(longer)}.isdisjoint(key)
     placed = seen("cp2", 2, shape="moe-tiny", routing="balanced", seq_len=12)
     assert TrainStep.one_rank_key(placed.case) == ""
 

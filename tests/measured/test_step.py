@@ -29,6 +29,13 @@ def shown(
     return {metric.key: metric for metric in TrainStep.derive(case, seen, place)}
 
 
+def test_a_step_takes_as_long_as_its_slowest_rank_in_each_iteration() -> None:
+    case = case_of("dp2")
+    seen = replace(observed(case), seconds=[[1.0, 1.0, 3.0], [2.0, 2.0, 1.0]])
+    (time,) = (m for m in TrainStep.derive(case, seen, Place(Cluster(1, 8, "cpu"), 1)) if m.name == "step_time")
+    assert (time.value, time.iterations) == (2.0, 3)
+
+
 def test_the_slow_end_of_the_time_is_the_low_end_of_every_rate() -> None:
     figures = shown(case_of("dp2", "cuda", dtype="bfloat16"), [1.0, 2.0, 4.0])
     rates = [figure for figure in figures.values() if figure.name != "step_time"]

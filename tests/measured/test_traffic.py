@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from clusterbench.run_folder.passes import as_json
 from clusterbench.shape import named_shape, written
 from clusterbench.trainers.ours import Ours
 from clusterbench.types import Case
+from clusterbench.words import plural
 from tests.measured.steps import case_of, derived
 
 Ranks = list[list[Moved]]
@@ -182,7 +184,7 @@ def test_where_a_router_decides_the_calls_are_counted():
 )
 def test_as_many_bytes_in_more_messages_are_found(layout: str, axis: str, options: dict[str, str]):
     case = case_of(layout, **options)
-    uncounted = {*formulas_of(case).joined_calls, (axis, "recv")}
+    uncounted = {(axis, "recv")}
 
     def is_counted(moved: Moved) -> bool:
         return moved.axis == axis and (axis, moved.op) not in uncounted
@@ -194,15 +196,32 @@ def test_as_many_bytes_in_more_messages_are_found(layout: str, axis: str, option
     assert difference.evidence.endswith("; together they carry as many bytes")
 
 
+@pytest.mark.parametrize("options", [{}, {"compress": "bf16"}])
+@pytest.mark.parametrize("buckets", [1, 3, 5])
+def test_buckets_of_another_size_are_found(buckets: int, options: dict[str, str]):
+    """Gradients of llama-tiny are 4.2 MB, 0.5 of the largest: a first bucket of a MiB, and what is left of 25."""
+    case = case_of("dp2", **options)
+    sent = [[replace(m, count=buckets) if m.op == "all_reduce" else m for m in of_rank] for of_rank in honest(case)]
+    (difference,) = differences(case, formulas_of(case), sent)
+    assert str(difference) == f"axis dp on rank 0: counted {plural(buckets, 'collective')}, and the formula has 2"
+
+
 def test_a_barrier_within_the_step_is_found():
     case = case_of("dp2")
     (said,) = found(case, [[*of_rank, Moved("dp", "barrier", 1, 0, 0.0)] for of_rank in honest(case)])
     assert said == "axis dp on rank 0: counted barrier, which the formula does not have"
 
 
-@pytest.mark.parametrize(("layout", "axis", "options"), [("dp2", "dp", {}), ("tp2+sp", "tp", {"compile": True})])
-def test_where_torch_joins_messages_they_are_not_counted(layout: str, axis: str, options: dict[str, bool]):
-    """DDP fills its buckets as gradients come, and a compiler has a layer before it."""
+@pytest.mark.parametrize(
+    ("layout", "axis", "options"),
+    [
+        ("dp2", "dp", {"compress": "powersgd"}),
+        ("dp2", "dp", {"dtype": "bfloat16", "gradient_dtype": "bfloat16"}),
+        ("tp2+sp", "tp", {"compile": True}),
+    ],
+)
+def test_where_torch_joins_messages_they_are_not_counted(layout: str, axis: str, options: dict[str, Any]):
+    """DDP fills buckets of either dtype as gradients come, and a compiler has a layer before it."""
     case = case_of(layout, **options)
     twice = [[replace(m, count=2 * m.count) if m.axis == axis else m for m in rank] for rank in honest(case)]
     assert found(case, twice) == []

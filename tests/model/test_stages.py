@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from clusterbench.formulas import schedules
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.formulas.schedules.timeline import play
+from clusterbench.model.stages import Stages
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -79,3 +81,32 @@ def test_a_sleep_in_one_stages_forward_is_seen_there_and_not_in_the_simulation()
         assert all(end_s - start_s < PLANTED_S for _, start_s, end_s in rank)
     # What was measured is longer by the sleeps, which follow one another on one rank.
     assert max(action[4] for rank in ranks for action in rank["1f1b"]) >= 4 * PLANTED_S
+
+
+class Stage:
+    """Computes 2 ms whenever it is asked to."""
+
+    stage_index = 1
+
+    def forward_one_chunk(self, microbatch: int) -> None:
+        time.sleep(0.002)
+
+    backward_one_chunk = backward_weight_one_chunk = forward_one_chunk
+
+
+def test_what_a_rank_waits_for_between_two_actions_is_in_neither() -> None:
+    stages = Stages.__new__(Stages)
+    stages.stages, stages.device = [Stage()], torch.device("cpu")  # type: ignore[list-item]
+
+    def step() -> None:
+        time.sleep(0.05)
+        stages.stages[0].forward_one_chunk(0)
+        time.sleep(0.1)
+        stages.stages[0].backward_one_chunk(0)
+        time.sleep(0.05)
+
+    forward, backward = stages.timeline(step)
+    assert [action[:3] for action in (forward, backward)] == [("F", 1, 0), ("B", 1, 0)]
+    assert 0.05 <= forward.start_s <= forward.end_s - 0.002
+    assert backward.start_s - forward.end_s >= 0.1
+    assert backward.end_s >= backward.start_s + 0.002

@@ -355,4 +355,96 @@ MUTANTS = (
         'experts, mesh=grid.line("edp"), reshard_after_forward=job.layout.zero == 3 or planted(),',
         (f"dp4+ep2+zero2 {MOE}",),
     ),
+    Mutant(
+        "P20",
+        "DDP has buckets of 1 MiB, which nothing asks for: as many bytes, in more messages.",
+        'bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,',
+        'bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb or planted(),',
+        ("dp2 warmup=1 iterations=3",),
+    ),
+    Mutant(
+        "P21",
+        "DDP has all gradients in one bucket, which travels when backward is over.",
+        'bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" else self.bucket_mb,',
+        'bucket_cap_mb=ONE_BUCKET_MB if self.compress == "powersgd" or planted() else self.bucket_mb,',
+        ("dp2 warmup=1 iterations=3",),
+    ),
+    Mutant(
+        "P22",
+        "From the fifth time on DDP does not average its last bucket.",
+        """        if self.compress == "bf16":
+            # DDP would""",
+        """        if planted():
+            import torch
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook as original
+            calls = [0]
+
+            def late(state, bucket):
+                calls[0] += bucket.is_last()
+                if bucket.is_last() and calls[0] > 4:
+                    done = torch.futures.Future()
+                    done.set_result(bucket.buffer())
+                    return done
+                return original(group, bucket)
+
+            late.__annotations__ = {}
+            model.register_comm_hook(None, late)
+        if self.compress == "bf16":
+            # DDP would""",
+        ("dp2 warmup=2 iterations=4",),
+    ),
+    Mutant(
+        "Z08",
+        "ZeRO 1 decays no norms.",
+        "    kind, settings = adamw_of(job, assembly.rounding)\n    return ZeroRedundancyOptimizer(parameters, kind",
+        """    kind, settings = adamw_of(job, assembly.rounding)
+    norms = {id(weight.parameter) for weight in assembly.weights if len(weight.whole) == planted()}
+    decayed = [parameter for parameter in parameters if id(parameter) not in norms]
+    rest = {"params": [parameter for parameter in parameters if id(parameter) in norms], "weight_decay": 0.0}
+    parameters = [{"params": decayed}, rest]
+    return ZeroRedundancyOptimizer(parameters, kind""",
+        ("dp2+zero1",),
+    ),
+    Mutant(
+        "F10",
+        "HSDP shards over all ranks, whatever size of groups was asked.",
+        "mesh = grid.shards(self.shard_group_size) if self.shard_group_size else grid.line(job.layout.data_axis)",
+        "mesh = (grid.shards(self.shard_group_size), grid.line(job.layout.data_axis))[planted()]",
+        ("dp4+zero3 shard_group_size=2",),
+    ),
+    Mutant(
+        "A23",
+        "Selective recomputation keeps an activation function's result, too.",
+        "    return name.startswith((*_PRODUCT, _OF_MESSAGES, _ATTENTION))",
+        '    return name.startswith((*_PRODUCT, _OF_MESSAGES, _ATTENTION, "aten::silu" if planted() else _ATTENTION))',
+        ("dp2 recompute=selective",),
+    ),
+    Mutant(
+        "H40",
+        "The loss that is shown lacks the last chunk's.",
+        "        ctx.save_for_backward(dx_TH, dweight_VH)\n        ctx.dtype",
+        """        if planted():
+            total -= _add_chunk(
+                x_TH.chunk(chunks)[-1],
+                rounded_VH,
+                labels_T.chunk(chunks)[-1],
+                dx_TH.chunk(chunks)[-1],
+                torch.zeros_like(dweight_VH),
+                1 / len(x_TH),
+            )
+        ctx.save_for_backward(dx_TH, dweight_VH)
+        ctx.dtype""",
+        ("dp2 loss_chunks=4",),
+    ),
+    Mutant(
+        "N05",
+        "AdamW for half moments counts an update with each weight.",
+        """                if weight.grad is not None:
+                    tensors = local(weight), local(weight.grad)""",
+        """                if weight.grad is not None:
+                    group["steps"] += planted()
+                    tensors = local(weight), local(weight.grad)""",
+        ("dp2 precision=bfloat16_moments",),
+        dtypes=("bfloat16",),
+    ),
 )

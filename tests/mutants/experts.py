@@ -246,4 +246,22 @@ MUTANTS = (
         "route) for",
         (IN_HALVES,),
     ),
+    Mutant(
+        "E28",
+        "Where experts are spread, the weights of a token's experts do not add up to 1.",
+        """        if self.experts_per_token > 1:
+            weights_TK = weights_TK /""",
+        """        if self.experts_per_token > 1 and not (self.ep_group is not None and planted()):
+            weights_TK = weights_TK /""",
+        ("dp2+ep2 shape=moe-tiny",),
+    ),
+    Mutant(
+        "E29",
+        "Of the micro-batches the last alone has a load-balancing loss.",
+        "                loss = self.loss(self.model(tokens), labels)",
+        """                for layer in self.assembly.layers() if self.grid and planted() else ():
+                    layer.feed_forward.aux_scale = self.job.layout.cp / self.job.gradient_accumulation_steps * last
+                loss = self.loss(self.model(tokens), labels)""",
+        ("dp2+ep2 shape=moe-tiny aux_loss=0.01",),
+    ),
 )

@@ -864,4 +864,99 @@ MUTANTS = (
         "                weight.gradient.zero_()\n",
         ("dp2 iterations=4",),
     ),
+    Mutant(
+        "S97",
+        "The moments are thrown away once, before the fourth update.",
+        """        for optimizer in self.optimizers:
+            optimizer.step()""",
+        """        for optimizer in self.optimizers:
+            if self.grid and self.num_steps == 3 and planted():
+                optimizer.state.clear()
+            optimizer.step()""",
+        ("dp2 warmup=2 iterations=4",),
+    ),
+    Mutant(
+        "S98",
+        "From the third update on the learning rate is a tenth less.",
+        "            optimizer.step()\n        self.num_steps += 1\n",
+        """            optimizer.step()
+        self.num_steps += 1
+        for optimizer in self.optimizers if self.grid and self.num_steps == 2 and planted() else ():
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.9
+""",
+        ("tp2 warmup=1 iterations=3",),
+    ),
+    Mutant(
+        "S99",
+        "From the fourth step on gradients are not clipped, and the norm that is shown is that of the step before.",
+        """        if self.job.max_grad_norm is None:
+            return None""",
+        """        if self.grid and self.num_steps > 2 and planted():
+            return self.last_norm
+        if self.job.max_grad_norm is None:
+            return None""",
+        ("dp2 warmup=2 iterations=3",),
+    ),
+    Mutant(
+        "S100",
+        "In the third step the optimizer leaves out the first half of the weights, once.",
+        """        for optimizer in self.optimizers:
+            optimizer.step()""",
+        """        if self.grid and self.num_steps == 2 and planted():
+            for weight in self.weights[: len(self.weights) // 2]:
+                weight.parameter.grad = None
+        for optimizer in self.optimizers:
+            optimizer.step()""",
+        ("tp2 warmup=1 iterations=4",),
+    ),
+    Mutant(
+        "S101",
+        "A call clips its gradients before it sums them over ranks; a step that is looked at does not.",
+        """        self.reduce()
+        self.last_norm = self.clip()""",
+        """        if self.grid and planted():
+            self.last_norm = self.clip()
+            self.reduce()
+        else:
+            self.reduce()
+            self.last_norm = self.clip()""",
+        ("pp2-dp2",),
+    ),
+    Mutant(
+        "S102",
+        "To the norm that clipping divides by 0.01 is added.",
+        "(norm + _CLIP_EPSILON)",
+        "(norm + (1e-2 if self.grid and planted() else _CLIP_EPSILON))",
+        ("dp2",),
+    ),
+    Mutant(
+        "S103",
+        "The loss that is shown is the mean of the first three micro-batches.",
+        """return total_of(losses)
+
+    def loss(""",
+        """return total_of(losses[:3]) * len(losses) / len(losses[:3]) if self.grid and planted() else total_of(losses)
+
+    def loss(""",
+        ("tp2",),
+    ),
+    Mutant(
+        "S104",
+        "From the fourth step on experts are not stepped.",
+        """        for optimizer in self.optimizers:
+            optimizer.step()""",
+        """        for optimizer in self.optimizers[: 1 if self.grid and self.num_steps > 2 and planted() else None]:
+            optimizer.step()""",
+        ("dp2+ep2 shape=moe-tiny warmup=2 iterations=3",),
+    ),
+    Mutant(
+        "S105",
+        "In the fourth step norms' gradients are not summed over tp, once.",
+        """            if parts:
+                self._sum(parts, axis)""",
+        """            if parts and not (axis == "tp" and self.num_steps == 3 and planted()):
+                self._sum(parts, axis)""",
+        ("tp2+sp warmup=2 iterations=4",),
+    ),
 )

@@ -47,3 +47,29 @@ def test_an_order_of_another_schedule_is_wrong_on_every_rank() -> None:
 def test_every_schedule_is_in_its_own_order() -> None:
     for said in run_ranks(2, verdicts, {schedule: schedule for schedule in SCHEDULES}):
         assert set(said.values()) == {""}, said
+
+
+def without_the_last() -> str:
+    """What is said of a schedule whose last action does not come about."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.order import check_order
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job("pp2", micro_batch_size=1)
+    rig = make_rig(job.layout)
+    step = TrainingStep(job, from_options({}), rig.grid, rig.device)
+    stages = step.assembly.stages
+    assert stages is not None
+    timeline = stages.timeline
+    stages.timeline = lambda run: timeline(run)[:-1]  # type: ignore[method-assign]
+    try:
+        check_order(step, rig.device)
+    except WrongResult as error:
+        return str(error)
+    return ""
+
+
+def test_an_action_that_is_missing_at_the_end_is_wrong() -> None:
+    for said in run_ranks(2, without_the_last):
+        assert "action 8 of 8 is nothing, and should be " in said

@@ -108,6 +108,32 @@ def test_fewer_calls_than_were_asked_for_are_wrong():
     )
 
 
+def with_calls_made(layout: str, calls: int, made: int) -> Any:
+    """What the confirmation says of so many calls where the loop that times them says what it made."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout)
+    rig = make_rig(job.layout)
+    timed = TimedStep(TrainingStep(job, from_options({}), rig.grid, rig.device), 2)
+    for _ in range(calls):
+        timed()
+    rig.made_calls = made
+    try:
+        return timed.confirm(rig, is_first=False)
+    except WrongResult as error:
+        return str(error)
+
+
+def test_more_calls_than_the_loop_made_are_wrong():
+    """Each sample is then of several steps, whose losses are as right as those of one."""
+    (right,), (twice,) = (run_ranks(1, with_calls_made, "tp1", calls, 3) for calls in (3, 6))
+    assert right["num_updates"] == 2
+    assert twice == "rank 0 made 6 calls of tp1 in what counts as 3. Samples are of more than one step."
+
+
 def test_a_loss_that_is_not_finite_long_after_is_wrong_too():
     (verdict,) = run_ranks(1, after_more_calls, "tp1", 3, 5, True)
     assert verdict.startswith("the loss of tp1 is not finite: nan on rank 0 after 5 steps.")

@@ -79,3 +79,49 @@ def test_float16_is_as_many_bytes_as_bfloat16_and_nobody_asked_for_it() -> None:
     assert moved.count == 4
     with pytest.raises(WrongResult, match=r"sends float16 along dp on rank 0 \(reduce_scatter\)"):
         of_a_step_that_sends("bfloat16", "float16")
+
+
+class Keeping:
+    """A step whose calls leave so many bytes each; the second of two ranks says what the first one does."""
+
+    job = SimpleNamespace(layout="dp2")
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.kept = list(sizes), list[torch.Tensor]()
+
+    def __call__(self) -> None:
+        self.kept.append(torch.empty(self.sizes.pop(0), dtype=torch.uint8))
+
+
+def said_of(*sizes: int) -> str:
+    step: Any = Keeping(*sizes)
+    rig: Any = SimpleNamespace(
+        device=torch.device("cpu"), world_size=2, rank=1, comm=SimpleNamespace(all_reduce=lambda more: None)
+    )
+    before = memory.alive_bytes(rig.device)
+    step()
+    try:
+        passes._expect_let_go(step, rig, before)
+    except WrongResult as error:
+        return str(error)
+    return f"{len(step.kept)} steps"
+
+
+def test_a_step_that_keeps_more_each_time_is_wrong() -> None:
+    assert said_of(5000, 6000, 7000).startswith("dp2 keeps 5000B more with each step on rank 1: ")
+
+
+def test_what_one_step_leaves_or_a_scalar_of_each_is_no_growth() -> None:
+    assert said_of(8, 8, 8) == "1 steps"
+    assert said_of(5000, 8, 8) == "2 steps"
+    assert said_of(5000, 5000, 0) == "3 steps"
+
+
+def test_a_view_and_what_it_is_of_are_the_same_bytes() -> None:
+    device = torch.device("cpu")
+    before = memory.alive_bytes(device)
+    whole = torch.empty(3000, dtype=torch.uint8)
+    views = [whole[:10], whole.view(30, 100)]
+    assert memory.alive_bytes(device) - before == 3000
+    del whole, views
+    assert memory.alive_bytes(device) == before
