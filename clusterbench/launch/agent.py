@@ -556,7 +556,8 @@ class Agent:
             return (
                 f"what the process that forks workers on host {self.host} sent is no message ({zygote.channel.error})"
             )
-        said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
+        errors = zygote.errors
+        said = errors.read_text(encoding="utf-8", errors="replace").strip()[-2000:] if errors.exists() else ""
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
         when = "" if zygote.is_ready else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
@@ -686,7 +687,7 @@ def _unreaped(pid: int) -> int | None:
 def _stat(pid: int) -> list[str]:
     """What the kernel tells of a process, from its state on; nothing of one that is gone, or where ``pid`` is 0."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
@@ -720,7 +721,7 @@ def _size(path: Path) -> int:
 def _stack(log: Path, start: int) -> list[str]:
     """The main thread's Python frames, innermost first, from what faulthandler has just added to a worker's log."""
     try:
-        with open(log, errors="replace") as file:
+        with open(log, encoding="utf-8", errors="replace") as file:
             file.seek(start)
             text = file.read(200_000)
     except OSError:
