@@ -362,8 +362,15 @@ class Agent:
 
     @property
     def _starting(self) -> int:
-        """The process that a worker which is not there yet waits for: the zygote, or the spawner that starts that."""
-        return (self._in_use.pid if self._in_use else 0) or self._spawner_process.pid
+        """The process that a worker which is not there yet waits for: the zygote, or the spawner that starts that.
+
+        One that was stopped before it could say its number is known to the kernel alone.
+        """
+        spawner = self._spawner_process.pid
+        if self._in_use and self._in_use.pid:
+            return self._in_use.pid
+        others = {zygote.pid for zygote in self._zygotes.values()}
+        return next((pid for pid in _children(spawner) if pid not in others and _state(pid) in STOPPED), spawner)
 
     def _end_what_starts_nothing(self) -> None:
         """Kills a zygote or a spawner that is stopped, or hangs: it would cost every later case its time.
@@ -373,8 +380,9 @@ class Agent:
         zygote = self._in_use
         if zygote is None:
             return
-        if not zygote.pid and _state(self._spawner_process.pid) in STOPPED:
-            self._spawner_process.kill()
+        if not zygote.pid and _state(starting := self._starting) in STOPPED:
+            _signal(starting, signal.SIGKILL)
+            return
         unreaped = any(_state(worker.pid) == "Z" for worker in self._workers.values())
         hangs = zygote.is_ready and (zygote.num_unforked or unreaped)
         if hangs or _state(zygote.pid) in STOPPED:
@@ -688,6 +696,17 @@ def _stat(pid: int) -> list[str]:
     """What the kernel tells of a process, from its state on; nothing of one that is gone, or where ``pid`` is 0."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> list[int]:
+    """Of a process of one thread; none where the kernel does not tell.
+
+    Source: proc(5), /proc/PID/task/TID/children.
+    """
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except OSError:
         return []
 
