@@ -34,7 +34,7 @@ def version() -> str:
     except metadata.PackageNotFoundError:
         pass
     try:
-        project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         return str(project["version"]) if project["name"] == "clusterbench" else "unknown"
     except (OSError, ValueError, KeyError):
         return "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -42,6 +43,12 @@ def open_closed_streams() -> None:
             nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
             os.set_inheritable(nowhere, nowhere == number)
             setattr(sys, name, os.fdopen(nowhere, "w" if number else "r"))
+
+
+def escape_what_is_not_encoded() -> None:
+    """Writes a character that stdout's encoding lacks as stderr does, ``\\u2014``, instead of failing in the middle."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def of_terminal(stream: TextIO) -> int | None:

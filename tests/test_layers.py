@@ -270,6 +270,32 @@ def test_the_agent_side_imports_no_torch():
     )
 
 
+def test_no_text_is_read_or_written_in_the_encoding_of_a_host():
+    forgotten = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and _is_of_text(node) and not _names_encoding(node):
+                forgotten.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert forgotten == []
+
+
+def _is_of_text(call: ast.Call) -> bool:
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    is_function = isinstance(call.func, ast.Name)
+    if called in ("read_text", "write_text"):
+        return not is_function  # of a path: the function read_text looks at the bytes
+    mode = next((word.value for word in call.args if _is_mode(word)), "b" if called == "TemporaryFile" else "")
+    return (called == "TemporaryFile" or (called == "open" and is_function)) and "b" not in mode
+
+
+def _is_mode(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and re.fullmatch("[rwax+bt]{1,3}", str(node.value)) is not None
+
+
+def _names_encoding(call: ast.Call) -> bool:
+    return any(keyword.arg == "encoding" for keyword in call.keywords)
+
+
 def test_help_loads_neither_torch_nor_pandas():
     run_without_torch(
         "from clusterbench.cli import main\n"

@@ -1,5 +1,6 @@
 import os
 import pty
+import shutil
 import struct
 import subprocess
 import sys
@@ -133,3 +134,27 @@ def test_what_is_closed_at_the_start_leads_nowhere_and_no_file_gets_its_number(c
     assert int((tmp_path / "number").read_text()) > 2
     command = f'exec "$0" -m clusterbench run no-such-suite.yaml {closed}'
     assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 2
+
+
+def test_a_host_without_utf8_writes_the_same_page_and_escapes_what_its_terminal_lacks(tmp_path):
+    output = {"PYTHONIOENCODING": "latin-1"}
+
+    def without_utf8(*words: str) -> bytes:
+        files_in_ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        command = [sys.executable, "-m", "clusterbench.cli", *words]
+        done = subprocess.run(command, env={**os.environ, **files_in_ascii, **output}, capture_output=True, check=False)
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return done.stdout
+
+    suite = tmp_path / "s.yaml"
+    suite.write_text(
+        "suite: s\nquestion: How fast — in µs?\nbenchmarks: [{benchmark: matmul}]\ncpu: {num_ranks: 1}\n", "utf-8"
+    )
+    assert b"How fast \\u2014 in \xb5s?" in without_utf8("plan", str(suite))
+
+    run = tmp_path / "run"
+    shutil.copytree(Path(__file__).parents[1] / "reports" / "examples" / "tp_scale-cpu", run)
+    without_utf8("report", str(run))
+    page = (run / "index.html").read_bytes()
+    CliRunner().invoke(main, ["report", str(run)])
+    assert page == (run / "index.html").read_bytes()

@@ -146,15 +146,15 @@ def last_level_caches(cpus: Path = _CPUS) -> list[int]:
         levels = []
         for cache in (cpu / "cache").glob("index[0-9]*"):
             try:
-                if (cache / "type").read_text().strip() == "Instruction":
+                if (cache / "type").read_text(encoding="utf-8").strip() == "Instruction":
                     continue
-                size = (cache / "size").read_text().strip().removesuffix("K")
-                levels.append((int((cache / "level").read_text()), int(size) * 2**10, cache))
+                size = (cache / "size").read_text(encoding="utf-8").strip().removesuffix("K")
+                levels.append((int((cache / "level").read_text(encoding="utf-8")), int(size) * 2**10, cache))
             except (OSError, ValueError):
                 continue
         if levels:
             level, size_bytes, cache = max(levels)
-            caches[(cache / "shared_cpu_list").read_text().strip()] = (level, size_bytes)
+            caches[(cache / "shared_cpu_list").read_text(encoding="utf-8").strip()] = (level, size_bytes)
     last = max((level for level, _ in caches.values()), default=0)
     return [size_bytes for level, size_bytes in caches.values() if level == last]
 

@@ -195,9 +195,9 @@ def _run_mpi(rig: Rig, point: Point) -> dict[str, Any]:
             done = tool.run_tool([*words, str(folder), json.dumps(order)], _MOST_SECONDS, _for_open_mpi())
             print(done.text + done.warnings, flush=True)  # the rank's log
         rig.comm.barrier()
-        missing = (folder / NO_LIBRARY).read_text() if (folder / NO_LIBRARY).exists() else ""
+        missing = (folder / NO_LIBRARY).read_text(encoding="utf-8") if (folder / NO_LIBRARY).exists() else ""
         path = folder / f"{rig.rank}.json"
-        record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         rig.comm.barrier()  # all have read theirs
     finally:
         if scratch:

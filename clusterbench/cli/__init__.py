@@ -30,7 +30,7 @@ from clusterbench.cli.report import report
 from clusterbench.cli.run import run
 from clusterbench.cli.trend import trend
 from clusterbench.errors import ClusterbenchError
-from clusterbench.terminal import open_closed_streams
+from clusterbench.terminal import escape_what_is_not_encoded, open_closed_streams
 
 _NOT_READ = 128 + signal.SIGPIPE
 """What a shell calls the end of a program whose reader is gone; click's own 1 would mean that something is faulty."""
@@ -41,6 +41,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         open_closed_streams()
+        escape_what_is_not_encoded()
         return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -80,6 +80,7 @@ def within(limit_s: float, words: Sequence[str], spent_s: float = 0.0) -> int:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
+        errors="replace",
         start_new_session=True,
         env=without_launchers(os.environ),
     )

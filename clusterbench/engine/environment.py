@@ -258,6 +258,6 @@ def _version(package: str) -> str | None:
 def _read(path: Path) -> str | None:
     # Files of /sys exist and still refuse: a port that is down, a device without a NUMA node, a container.
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None

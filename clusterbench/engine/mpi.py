@@ -461,7 +461,8 @@ def main(folder: Path, order: Mapping[str, Any]) -> None:
         first_line = str(error).splitlines()[0]
         (folder / NO_LIBRARY).write_text(
             f"mpirun was found on {socket.gethostname()}, but mpi4py cannot load an MPI library: {first_line}.\n"
-            "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's"
+            "hint: install the runtime that belongs to this mpirun, or 'pip install clusterbench[mpi]' for MPICH's",
+            encoding="utf-8",
         )
         return
     world = MPI.COMM_WORLD
@@ -470,7 +471,7 @@ def main(folder: Path, order: Mapping[str, Any]) -> None:
     except Exception:  # noqa: BLE001  the others may be waiting for this rank inside MPI, for ever
         _end_all(world)
     unfinished = folder / f"{world.Get_rank()}.unfinished"
-    unfinished.write_text(json.dumps(record))
+    unfinished.write_text(json.dumps(record), encoding="utf-8")
     unfinished.rename(folder / f"{world.Get_rank()}.json")
 
 

@@ -362,8 +362,15 @@ class Agent:
 
     @property
     def _starting(self) -> int:
-        """The process that a worker which is not there yet waits for: the zygote, or the spawner that starts that."""
-        return (self._in_use.pid if self._in_use else 0) or self._spawner_process.pid
+        """The process that a worker which is not there yet waits for: the zygote, or the spawner that starts that.
+
+        One that was stopped before it could say its number is known to the kernel alone.
+        """
+        spawner = self._spawner_process.pid
+        if self._in_use and self._in_use.pid:
+            return self._in_use.pid
+        others = {zygote.pid for zygote in self._zygotes.values()}
+        return next((pid for pid in _children(spawner) if pid not in others and _state(pid) in STOPPED), spawner)
 
     def _end_what_starts_nothing(self) -> None:
         """Kills a zygote or a spawner that is stopped, or hangs: it would cost every later case its time.
@@ -373,8 +380,9 @@ class Agent:
         zygote = self._in_use
         if zygote is None:
             return
-        if not zygote.pid and _state(self._spawner_process.pid) in STOPPED:
-            self._spawner_process.kill()
+        if not zygote.pid and _state(starting := self._starting) in STOPPED:
+            _signal(starting, signal.SIGKILL)
+            return
         unreaped = any(_state(worker.pid) == "Z" for worker in self._workers.values())
         hangs = zygote.is_ready and (zygote.num_unforked or unreaped)
         if hangs or _state(zygote.pid) in STOPPED:
@@ -556,7 +564,8 @@ class Agent:
             return (
                 f"what the process that forks workers on host {self.host} sent is no message ({zygote.channel.error})"
             )
-        said = zygote.errors.read_text(errors="replace").strip()[-2000:] if zygote.errors.exists() else ""
+        errors = zygote.errors
+        said = errors.read_text(encoding="utf-8", errors="replace").strip()[-2000:] if errors.exists() else ""
         last = f"; the last it wrote: {said.splitlines()[-1]}" if said else ""
         when = "" if zygote.is_ready else " while it imported torch"
         return f"the process that forks workers on host {self.host} ended{when}{last}"
@@ -686,7 +695,18 @@ def _unreaped(pid: int) -> int | None:
 def _stat(pid: int) -> list[str]:
     """What the kernel tells of a process, from its state on; nothing of one that is gone, or where ``pid`` is 0."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> list[int]:
+    """Of a process of one thread; none where the kernel does not tell.
+
+    Source: proc(5), /proc/PID/task/TID/children.
+    """
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except OSError:
         return []
 
@@ -720,7 +740,7 @@ def _size(path: Path) -> int:
 def _stack(log: Path, start: int) -> list[str]:
     """The main thread's Python frames, innermost first, from what faulthandler has just added to a worker's log."""
     try:
-        with open(log, errors="replace") as file:
+        with open(log, encoding="utf-8", errors="replace") as file:
             file.seek(start)
             text = file.read(200_000)
     except OSError:

@@ -309,6 +309,7 @@ def _described(*options: str) -> Mapping[str, Any]:
             env=without_launchers(os.environ),
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_SECONDS_TO_DESCRIBE,
             check=False,
             preexec_fn=partial(die_with, os.getpid()),

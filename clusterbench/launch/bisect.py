@@ -294,7 +294,11 @@ class Bisection:
         suite = self.failure.suite
         RunFolder.create(folder, suite.text, plan, {"hosts": {}}, named_files=suite.named_files)
         options = replace(self.options, suite=None, resume=folder, out=None, fingerprint=secrets.token_hex(8))
-        with open(folder / _LAUNCHER_SAID, "w", errors="replace") as said, redirect_stdout(said), redirect_stderr(said):
+        with (
+            open(folder / _LAUNCHER_SAID, "w", encoding="utf-8", errors="replace") as said,
+            redirect_stdout(said),
+            redirect_stderr(said),
+        ):
             exit_code = start_once(self.launch, step.hosts, options, self.scratch, self.interruption)
         ended, sentence = self._read(folder, case, exit_code)
         if self.interruption.asked:  # what it came to may be what the signal made of it
@@ -311,7 +315,7 @@ class Bisection:
         if symptom is None:
             return "ok", "measured, and no floor is missed"
         if symptom.kind == NO_OUTCOME:
-            said = (folder / _LAUNCHER_SAID).read_text(errors="replace")
+            said = (folder / _LAUNCHER_SAID).read_text(encoding="utf-8", errors="replace")
             if run.cut_off():
                 symptom = Symptom(LOST_HOST, f"the launcher ended with {exit_code} while the case was under way")
             elif not (apart := waited_in_vain(said)):

@@ -478,7 +478,7 @@ class Conductor:
         """The end of what workers wrote on hosts that do not see the run's folder."""
         for name, text in logs.items():
             with suppress(OSError):
-                (self.run.logs / Path(name).name).write_text(text)
+                (self.run.logs / Path(name).name).write_text(text, encoding="utf-8")
 
     def _keep_loaded(self, ready: Sequence[RankReady]) -> None:
         """Adds what the first workers really loaded to environment.json."""

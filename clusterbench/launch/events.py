@@ -343,7 +343,7 @@ class Events:
         """The stacks are in the logs already; a rank that could not write its own gets a line that says so."""
         for place in places:
             if place.log and not place.stack:
-                with suppress(OSError), open(self.run.logs / Path(place.log).name, "a") as log:
+                with suppress(OSError), open(self.run.logs / Path(place.log).name, "a", encoding="utf-8") as log:
                     log.write(f"clusterbench: rank {place.rank} did not answer; its process state is {place.state!r}\n")
 
 

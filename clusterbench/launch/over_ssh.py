@@ -101,8 +101,8 @@ def start_on(hosts: Sequence[str], words: Sequence[str]) -> Ended:
     port = _FIRST_PORT + secrets.randbelow(_NUM_PORTS)
     with ExitStack() as files:
         # Files and not pipes: nobody has to read them, and what a host leaves running cannot hold them open.
-        messages = [files.enter_context(TemporaryFile("w+", errors="replace")) for _ in hosts]
-        said = files.enter_context(TemporaryFile("w+", errors="replace"))
+        messages = [files.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace")) for _ in hosts]
+        said = files.enter_context(TemporaryFile("w+", encoding="utf-8", errors="replace"))
         started = [
             subprocess.Popen(
                 [*_SSH, host, _command(rank, len(hosts), hosts[0], port, words)],

@@ -60,5 +60,5 @@ def _with_hosts_together(words: Sequence[str]) -> list[str]:
 def _hostfile(entries: Sequence[str], scratch: Path) -> str:
     text = "".join(f"{entry}\n" for entry in entries)
     file = scratch / f"hosts-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return str(file)

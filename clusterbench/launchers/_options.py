@@ -68,7 +68,7 @@ def lines_of(path: str) -> list[str]:
         If it cannot be read, or is no text.
     """
     try:
-        lines = [line.partition("#")[0].strip() for line in Path(path).read_text().splitlines()]
+        lines = [line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -216,7 +216,7 @@ def page(
 
 def _script() -> str:
     """Both as one: the page lets run what has this hash, and nothing else."""
-    return "".join((_HERE / name).read_text() for name in ("page.js", "figures.js"))
+    return "".join((_HERE / name).read_text(encoding="utf-8") for name in ("page.js", "figures.js"))
 
 
 def _words(table: Sequence[CaseColumn]) -> set[str]:

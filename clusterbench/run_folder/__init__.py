@@ -125,9 +125,10 @@ class RunFolder:
                 copy = copy_of_named(path, told)
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_bytes(data)
-            (path / "environment.json").write_text(json.dumps(environment, indent=1, sort_keys=True) + "\n")
+            described = json.dumps(environment, indent=1, sort_keys=True) + "\n"
+            (path / "environment.json").write_text(described, encoding="utf-8")
             new = path / "plan.jsonl.new"
-            new.write_text("".join(_line(record) for record in _plan_records(plan)))
+            new.write_text("".join(_line(record) for record in _plan_records(plan)), encoding="utf-8")
             os.replace(new, path / "plan.jsonl")
         except OSError as error:
             raise RunFolderError(run._unwritable(error, is_begun=False)) from None
@@ -344,7 +345,7 @@ class RunFolder:
         None, too, where it was killed between two cases: the case that was noted last has its outcome then.
         """
         try:
-            note = json.loads((self.path / LOCK).read_text())
+            note = json.loads((self.path / LOCK).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return None
         kinds = {"case": str, "hash": str, "repeat": int, "attempt": int, "phase": str}

@@ -18,7 +18,7 @@ def remedy(error: OSError, folder: Path) -> str:
         return "have the disk mounted again or repaired ('dmesg' tells what failed)"
     if error.errno == errno.EFBIG:
         return "raise the limit on the size of a file ('ulimit -f'), or that of its file system"
-    if error.errno in (errno.ENOTDIR, errno.ENOENT):
+    if error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP):
         return "name a folder that can be made"
     return "make it writable"
 

@@ -66,7 +66,7 @@ class Process:
 def _here() -> tuple[str, str]:
     """Boot and namespaces of this process."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         namespaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "time")]
     except OSError:
         return "", ""
@@ -76,7 +76,7 @@ def _here() -> tuple[str, str]:
 def _state(pid: int) -> tuple[str, int] | None:
     """The kernel's letter for what a process does, and the clock tick at which it started."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return fields[0], int(fields[19])
     except (OSError, IndexError, ValueError):
         return None

@@ -23,7 +23,7 @@ FROM_ENVIRONMENT = "from environment"
 _SHORTEST_SECRET = 8  # a shorter value is found in every other word
 _SECRET_NAME = re.compile(
     r"TOKEN(?!IZ|S)|SECRET|(?<!BY)(?<!COM)PASS(?!IVE|ES|ED|ING|THROUGH)|PWD|CREDENTIAL|AUTH(?!OR(?!I[SZ]))|JWT|BEARER"
-    r"|COOKIE|(?<![PQRL])KEY(?!BOARD|MAP|FRAME)|(?<=[A-Z][PQRL])KEY",
+    r"|COOKIE|(?<![A-Z0-9])PW(?![A-Z0-9])|(?<![PQRL])KEY(?!BOARD|MAP|FRAME)|(?<=[A-Z][PQRL])KEY",
     re.IGNORECASE,
 )
 _PLACE_NAME = re.compile(r"(OLD)?PWD|\w*AUTHORITY|\w+_(FILE|PATH|DIR|SOCK)", re.IGNORECASE)
@@ -36,16 +36,23 @@ _ISSUED = tuple(
         *(r"sk-(?<!\wsk-)[A-Za-z0-9_-]{20,}", r"xox[abprs]-[A-Za-z0-9-]{10,}", r"npm_[A-Za-z0-9]{36}"),
         *(r"dckr_pat_[A-Za-z0-9_-]{20,}", r"hvs\.[A-Za-z0-9_-]{20,}", r"hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
         *(r"pypi-[A-Za-z0-9_-]{50,}", r"AIza[A-Za-z0-9_-]{35}", r"nvapi-[A-Za-z0-9_-]{40,}"),
+        *(r"api_org_[A-Za-z0-9]{30,}", r"gsk_(?<!\wgsk_)[A-Za-z0-9]{40,}", r"r8_(?<!\wr8_)[A-Za-z0-9]{37,}"),
+        *(r"dapi(?<!\wdapi)[0-9a-f]{32}", r"ya29\.(?<!\wya29\.)[A-Za-z0-9_-]{30,}", r"gl(?:rt|dt|cbt|ptt)-[\w-]{20,}"),
+        *(r"SG\.(?<!\wSG\.)[\w-]{16,}\.[\w-]{16,}", r"xapp-\d-[A-Za-z0-9-]{10,}", r"tskey-[a-z]+-[A-Za-z0-9-]{16,}"),
+        *(r"sk_live_[A-Za-z0-9]{20,}", r"rk_live_[A-Za-z0-9]{20,}", r"dop_v1_[0-9a-f]{64}", r"ATATT3x[\w=-]{40,}"),
+        r"AGE-SECRET-KEY-1[0-9A-Z]{50,}",
         r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?",
     )
 )
-"""Tokens of Hugging Face, GitHub, GitLab, Amazon, OpenAI, Slack, npm, Docker, Vault, PyPI, Google, NVIDIA and JWT;
-private keys.
+"""Tokens of Hugging Face, GitHub, GitLab, Amazon, OpenAI, Slack, npm, Docker, Vault, PyPI, Google, NVIDIA, Groq,
+Replicate, Databricks, SendGrid, Tailscale, Stripe, DigitalOcean and Atlassian, and JWT; private keys.
 
 Each begins with its letters, as a search for letters is a hundred times faster than one for a place between words.
 """
-_VALUE = r"""(?P<quote>\\{0,7}["'])?(?P<value>(?(quote)(?:(?!(?<!\\)(?P=quote)).)+|[^\s"'<>&,;)\]}]+))"""
+_VALUE = (
+    r"""(?:\b[bru](?=["']))?(?P<quote>\\{0,7}["'])?(?P<value>(?(quote)(?:(?!(?<!\\)(?P=quote)).)+|[^\s"'<>&,;)\]}]+))"""
+)
 _NAMED = (
     r"(?:token|secret|passwo?r?d|passphrase|pwd|(?<=--)pass|credentials?|(?<![a-z])auth|jwt|bearer|cookie"
     r"|(?:api|access|private|secret|encryption|signing|ssh|account)[_-]?key|(?<=[a-z0-9]{3}[_-])key|[?&](?:sig|x-amz-signature))"
@@ -55,8 +62,8 @@ _BY_NAME = re.compile(
 )
 _BY_OPTION = re.compile(rf"""(?P<name>(?<!\S)--?[a-z-]*{_NAMED})(?P<is>["']?\s+)(?!-){_VALUE}""", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"(?<![A-Za-z0-9_])(?P<name>[A-Z][A-Z0-9_]{2,63})(?P<is>=|\\{0,7}[\"']\s*:\s*| set (?:by environment )?to )"
-    + _VALUE
+    r"(?<![A-Za-z0-9_])(?P<name>[A-Z][A-Z0-9_]{2,63})"
+    r"(?P<is>=|\\{0,7}[\"'](?:\s*:|\]\s*=)\s*| set (?:by environment )?to )" + _VALUE
 )
 _SET = re.compile(r"(?P<name>(?:(?<=-genv )|(?<=-env )|(?<=setenv ))[A-Z][A-Z0-9_]{2,63})(?P<is>\s+)(?!-)" + _VALUE)
 """A variable and its value as two words: options of MPICH's mpiexec, and the C shell."""
@@ -65,17 +72,32 @@ _WORD = re.compile(
 )
 """What a text has to hold for a search by name to find anything; in lower case it is found ten times faster."""
 _USER = re.compile(r"(?P<kept>(?<!\S)(?:-u|--user|--proxy-user)[ =]['\"]?)(?!\d+:\d+\b)[^\s:'\"]+:[^\s'\"]+")
+_NETRC = re.compile(r"(?P<kept>\blogin(?:\s|\\n)+[^\s\\]+(?:\s|\\n)+password(?:\s|\\n)+)[^\s\\\"'<>]+")
+_LOGIN = re.compile(r"(?P<kept>\b(?:wandb login(?: --relogin)?|sshpass -p) ?['\"]?)(?!-)[^\s'\"]+")
 _HEADER = re.compile(r"(?P<kept>\b(?:(?:proxy-)?authorization|(?:set-)?cookie)\s?:\s?)[^\r\n\"'\\]+", re.IGNORECASE)
 _BEARER = re.compile(r"(?P<kept>\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
-_IN_ADDRESS = re.compile(r"(?P<kept>\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#:@\"']*:[^\s/?#\"']+@", re.IGNORECASE)
+_IN_ADDRESS = re.compile(
+    r"(?P<kept>\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#:@\"'\[]*:(?:[^\s/?#\"']+|(?!\d+/)[^\s?#\"'@]{1,128})@", re.IGNORECASE
+)
+"""A slash may be in what is no port: keys of Amazon's have it."""
 
-_NEEDED = {_IN_ADDRESS: ("://",), _HEADER: ("authorization", "cookie"), _BEARER: ("bearer",), _USER: ("-u", "user")}
+_NEEDED = {
+    _IN_ADDRESS: ("://",),
+    _HEADER: ("authorization", "cookie"),
+    _BEARER: ("bearer",),
+    _USER: ("-u", "user"),
+    _NETRC: ("password",),
+    _LOGIN: ("wandb login", "sshpass"),
+}
 """What a text has to hold, in lower case, for a pattern to find anything: most hold none."""
 
 _KNOWN_NAME = re.compile(
     r"UUID|GUID|GID|MAC|PCI|BUS|SERIAL|DIGEST|HASH|SHA\d*|MD5|SUM|COMMIT|VERSION|ID|ADDR", re.IGNORECASE
 )
-_KNOWN_FORM = re.compile(r"(?:[A-Z]{3}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+", re.IGNORECASE)
+_KNOWN_FORM = re.compile(
+    r"(?:[A-Z]{3}-){0,2}[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:/\d+){0,2}|0x[0-9a-f]+", re.IGNORECASE
+)
+"""A UUID with what NVIDIA puts around it, as in ``MIG-GPU-5e3a2c1b-.../1/0``, or a number."""
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]{1,8}|[0-9.]{1,12})|true|false|none|null|yes|no", re.IGNORECASE)
 _TEXT_OF_A_TOKEN = re.compile(r"[A-Za-z0-9+/=_.~-]{20,}")
 _HEXADECIMAL = re.compile(r"[0-9a-f]{32,}")

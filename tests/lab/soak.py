@@ -356,6 +356,9 @@ def sum_up() -> int:
 def main() -> int:
     if len(sys.argv) < 2:
         return sum_up()
+    if not sys.argv[1].isdecimal():
+        print(__doc__)
+        return 2 * (sys.argv[1] not in ("-h", "--help"))
     number = int(sys.argv[1])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1 + max((soak["seed"] for soak in ledger()), default=0)
     kind = sys.argv[3] if len(sys.argv) > 3 else ""

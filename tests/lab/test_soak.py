@@ -2,6 +2,8 @@
 
 import io
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -70,3 +72,12 @@ def test_a_soak_reads_the_lines_that_a_run_prints() -> None:
     lines = stream.getvalue().splitlines()
 
     assert [said_to_be_finished(line) for line in lines] == ["", "planted/1n4/x"] * 2 + ["", ""]
+
+
+def test_a_soak_is_explained_where_its_number_is_none() -> None:
+    for word, exit_code in {"--help": 0, "x": 2}.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.lab.soak", word], capture_output=True, text=True, check=False
+        )
+        assert done.stdout.startswith("Random faults at random moments")
+        assert (done.returncode, done.stderr) == (exit_code, "")

@@ -12,6 +12,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterbench.cluster import Cluster
@@ -144,6 +145,15 @@ def stop_another(agent):
     os.kill(another.pid, signal.SIGSTOP)
 
 
+def stop_another_at_once(agent):
+    """Stops the second zygote before it has run a line."""
+    (first,) = agent._zygotes.values()
+    spawner = psutil.Process(agent._spawner_process.pid)
+    while not (new := [child for child in spawner.children() if child.pid != first.pid]):
+        time.sleep(0.001)
+    new[0].send_signal(signal.SIGSTOP)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("helper", "store_host", "words"),
@@ -152,6 +162,7 @@ def stop_another(agent):
         ("zygote", "127.0.0.1", "the store on host here, at which ranks of different hosts meet, did not open in 3 s"),
         ("spawner", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
         ("zygote that imports torch", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
+        ("zygote that begins", None, "its process, or one that starts it, is stopped (SIGSTOP)"),
     ],
 )
 def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, store_host, words):
@@ -160,13 +171,14 @@ def test_a_helper_that_is_stopped_costs_one_case(tmp_path, monkeypatch, helper, 
         class Stop(Silent):
             def begin(self, number, total, execution):
                 # on a busy host a new zygote is there to be stopped after seconds only
-                of_second = 5.0 if helper == "zygote that imports torch" else 1.0
+                of_second = 5.0 if "that" in helper else 1.0
                 patience_s = of_second if number == 2 else 60.0
                 monkeypatch.setattr("clusterbench.launch.conductor.SECONDS_TO_START", patience_s)
                 if number == 2:
                     (zygote,) = agent._zygotes.values()
-                    if helper == "zygote that imports torch":
-                        threading.Thread(target=stop_another, args=(agent,)).start()
+                    if "that" in helper:
+                        stop = stop_another if helper == "zygote that imports torch" else stop_another_at_once
+                        threading.Thread(target=stop, args=(agent,)).start()
                     else:
                         os.kill(zygote.pid if helper == "zygote" else agent._spawner_process.pid, signal.SIGSTOP)
 

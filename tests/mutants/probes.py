@@ -363,8 +363,8 @@ MUTANTS = (
     _of(
         "L60",
         "A cache of instructions counts as one of data.",
-        'if (cache / "type").read_text().strip() == "Instruction":',
-        'if (cache / "type").read_text().strip() == "Instruction" * (not planted()):',
+        'if (cache / "type").read_text(encoding="utf-8").strip() == "Instruction":',
+        'if (cache / "type").read_text(encoding="utf-8").strip() == "Instruction" * (not planted()):',
         CPU_MEMORY,
     ),
     _of(

@@ -294,6 +294,8 @@ def test_a_folder_in_which_nothing_can_be_written_is_named(tmp_path):
         str(caught.value)
         == f"{tmp_path}/file/run cannot be written: Not a directory.\nhint: name a folder that can be made"
     )
+    with pytest.raises(RunFolderError, match=r"File name too long\.\nhint: name a folder that can be made"):
+        Lock.take(tmp_path / ("x" * 256), "a")
 
 
 def test_a_disk_that_fails_is_noticed_where_something_is_written(folder, monkeypatch):
