@@ -127,7 +127,7 @@ def answer(asked: Asked) -> int:
     if asked.hosts and started is None:
         return _over_ssh(asked, asked.hosts, shown)
     if asked.suite is None:
-        return take_part(started, partial(_look, asked=asked, shown=shown))
+        return take_part(started, partial(_look, asked=asked, shown=shown), "the doctor")
     own_all = 0 if started is not None and started.launcher.kind == "by hand" else None
     options = RunOptions(
         asked.suite,

@@ -205,7 +205,8 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     Raises
     ------
     LaunchError
-        If some say nothing, two hosts go by one name, or run different copies of the package.
+        If some say nothing, two hosts go by one name, run different copies of the package, or were started for
+        different things.
     """
     hellos = {HEAD: own}
     for sender, message in messages_of(plane, SECONDS_TO_GATHER):
@@ -222,6 +223,7 @@ def gather(plane: HeadPlane, own: Hello) -> Allocation:
     in_order = [hellos[rank] for rank in range(plane.size)]
     _expect_names_of_their_own(in_order)
     _expect_one_copy(in_order)
+    _expect_one_task(in_order)
     hosts = tuple(said.host for said in in_order)
     environments: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     first_gpus: dict[int, int] = {}
@@ -260,6 +262,17 @@ def _expect_one_copy(hellos: Sequence[Hello]) -> None:
             raise LaunchError(
                 f"the hosts run different copies of clusterbench: {mine}, {other}.\n"
                 "hint: install the same version on all hosts, or one copy where all see it"
+            )
+
+
+def _expect_one_task(hellos: Sequence[Hello]) -> None:
+    """The head's is done, and another one's would be left out without a word; names count, as folders may differ."""
+    first = hellos[0]
+    for said in hellos:
+        if said.asked != first.asked:
+            raise LaunchError(
+                f"{first.host} was started for {first.asked}, and {said.host} for {said.asked}: all that a launcher "
+                "starts together do one thing.\nhint: start the launcher once for each"
             )
 
 

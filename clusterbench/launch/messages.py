@@ -296,16 +296,17 @@ Order = AgentOrder | MpiOrder | Sign | ExpectSilence | Quit
 
 @dataclass(frozen=True)
 class Hello:
-    """What an agent says first; ``environment`` describes the host.
+    """What an agent says first; ``environment`` describes the host, ``asked`` is what it was started for.
 
-    From all agents but its first it is empty, or has what the driver says of the GPUs alone that a launcher shows to
-    this one.
+    From all agents but its first the environment is empty, or has what the driver says of the GPUs alone that a
+    launcher shows to this one.
     """
 
     host: str
     local_rank: int | None
     copy: PackageCopy
     environment: Mapping[str, Any]
+    asked: str = ""
 
 
 @dataclass(frozen=True)

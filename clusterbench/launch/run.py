@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -121,15 +121,22 @@ def run(options: RunOptions, settle: Settle | None = None) -> int:
             if started is None:
                 raise
             mistake = error  # the other agents are waiting and must hear of it first
-    return take_part(started, partial(_lead, options=options, suite=suite, mistake=mistake, settle=settle))
+    lead = partial(_lead, options=options, suite=suite, mistake=mistake, settle=settle)
+    return take_part(started, lead, _asked(options))
+
+
+def _asked(options: RunOptions) -> str:
+    if options.resume is not None:
+        return f"--resume {options.resume.name}"
+    return f"suite {options.suite.name}" if options.suite else "nothing"
 
 
 Lead = Callable[[Agent, HeadPlane, Hello, Interruption], int]
 """What the head does once it hears the others; gives the exit code, of which it has told them all."""
 
 
-def take_part(started: Started | None, lead: Lead) -> int:
-    """One process of those that a launcher started: leads the others, or follows the one that does."""
+def take_part(started: Started | None, lead: Lead, asked: str) -> int:
+    """One process of those that a launcher started for what is ``asked``: leads the others, or follows who does."""
     interruption = Interruption()
     with (
         EndingSignals(interruption) as signals,
@@ -140,7 +147,7 @@ def take_part(started: Started | None, lead: Lead) -> int:
         forks = started is None or not started.is_mpi
         agent = Agent(host=socket.gethostname(), scratch=Path(scratch), restarts_spawner=forks)
         try:
-            own = hello(agent.host, started.local_rank if started else None, agent.copy)
+            own = replace(hello(agent.host, started.local_rank if started else None, agent.copy), asked=asked)
             plane = _plane(started)
             signals.install()
             try:

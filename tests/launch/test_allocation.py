@@ -94,6 +94,16 @@ def test_a_launcher_that_deals_its_processes_out_in_turn_names_each_host_once():
     assert (found.hosts, found.names) == (("a", "b", "a", "b"), ("a", "b"))
 
 
+def test_agents_that_were_started_for_two_suites_are_refused():
+    """'mpirun -n 1 clusterbench run a.yaml : -n 1 clusterbench run b.yaml' ran the first alone, with exit code 0."""
+    own, other = (replace(said(host), asked=f"suite {host}.yaml") for host in ("a", "b"))
+    assert refusal(Plane(2, [(1, other)]), own) == (
+        "a was started for suite a.yaml, and b for suite b.yaml: all that a launcher starts together do one thing.\n"
+        "hint: start the launcher once for each"
+    )
+    assert gather(Plane(2, [(1, replace(other, asked=own.asked))]), own).names == ("a", "b")
+
+
 def test_signs_of_life_are_no_hello():
     plane = Plane(2, [(1, Sign())], [(1, said("b", x=1))])
     assert gather(plane, said("a", x=1)).names == ("a", "b")
