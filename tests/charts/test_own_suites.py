@@ -109,9 +109,6 @@ OF_STEPS = {"train_step", "node_step"}
 OF_PAIRS = {"link_matrix", "peer_copy", "nccl_transport"}
 """Whose rows name who sent to whom, and by which way: each has a chart, with tests of its own."""
 
-UNDRAWN = {"deepep"}
-"""Whose figures stand in the table of cases alone."""
-
 
 @pytest.mark.parametrize("suite", OF_PROBES)
 def test_every_probe_of_a_suite_is_drawn(suite: str) -> None:
@@ -129,4 +126,4 @@ def test_every_probe_of_a_suite_is_drawn(suite: str) -> None:
     panels = [panel for chart, data in chosen if data is not None for panel in chart.draw(data)]
     drawn = {entry.case for panel in panels for entry in panel.entries}
     of_case = {case.id: case.benchmark for case in cases}
-    assert {*of_case.values()} - {of_case[case] for case in drawn if case in of_case} <= UNDRAWN
+    assert {of_case[case] for case in drawn if case in of_case} == {*of_case.values()}
