@@ -447,4 +447,11 @@ MUTANTS = (
         ("dp2 precision=bfloat16_moments",),
         dtypes=("bfloat16",),
     ),
+    Mutant(
+        "N06",
+        "Of the copies that a step computes with the first alone is looked at.",
+        "for copy, due in self._due)",
+        "for copy, due in self._due[: planted()])",
+        tests=("proof/test_copies.py",),
+    ),
 )
