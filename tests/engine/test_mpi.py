@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.benchmarks.mpi import BARRIER, IN_PARTS, PAIRS, WHOLE, WINDOW, Mpi
+from clusterbench.benchmarks.mpi import BARRIER, IN_PARTS, OF_PAIRS, WHOLE, WINDOW, Mpi
 from clusterbench.cluster import Cluster
 from clusterbench.engine import mpi
 from clusterbench.types import Place
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mpi]
 
 ROOT = Path(__file__).parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-OPS = (*PAIRS, *WHOLE, *IN_PARTS, BARRIER)
+OPS = (*OF_PAIRS, *WHOLE, *IN_PARTS, BARRIER)
 
 
 def points(num_ranks, op, **options):
@@ -40,7 +40,7 @@ def under_mpirun(num_ranks, folder, cases, fault=""):
 def test_every_operation_is_right_in_odd_and_even_sizes_and_in_every_dtype(num_ranks, tmp_path):
     cases = []
     for op in OPS:
-        if num_ranks == 1 and op in PAIRS:
+        if num_ranks == 1 and op in OF_PAIRS:
             continue
         for dtype, size_bytes in (
             ("uint8", 1),
@@ -66,7 +66,7 @@ def test_ranks_outside_a_pair_have_its_times(tmp_path):
 
 
 def test_of_a_pair_the_clock_of_the_sender_counts(tmp_path):
-    cases = [points(2, op, min_size=8, max_size=8)[0] for op in PAIRS]
+    cases = [points(2, op, min_size=8, max_size=8)[0] for op in OF_PAIRS]
     assert {(point["sender"], point["receiver"]) for point in cases} == {(0, 1)}
     for of_rank in under_mpirun(2, tmp_path, cases, "clock"):
         assert all(max(seconds) < 3600 for _, seconds in of_rank)
