@@ -18,13 +18,15 @@ from clusterbench.rows import Row, moved, moved_sentence
 from clusterbench.units import Scale, digits, scale
 from clusterbench.words import legible
 
-LONGEST_AT_AN_END = 24
-"""Letters of a curve's name beside its end; longer names take the width of the axes."""
+LONGEST_AT_AN_END, LONGEST = 24, 48
+"""Letters of a curve's name beside its end; longer names take the width of the axes. And where any name is cut."""
 
 _LEAST_IN_ONE_UNIT = 1e-3
 """Of the foot of a logarithmic axis: below it each tick has a unit of its own."""
 _LETTER = 0.017
-"""Width of a letter at a tick, as a share of the axes' width."""
+"""Width of a letter at a tick, as a share of the axes' width, beside names at the ends of curves that are short."""
+_SHORT, _OF_AXES = 12, 74
+"""Letters of such a name, and of how many the axes and it are wide together."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,15 @@ class Lines:
         return len(self.series) == 1 and len(self.series[0].name) > 12
 
     @cached_property
+    def _are_named_below(self) -> bool:
+        return len(self.series) > 1 and max(len(curve.name) for curve in self.series) > LONGEST_AT_AN_END
+
+    @property
+    def _names_at_the_ends(self) -> list[str]:
+        curves = [] if self._is_named_above or self._are_named_below else [curve.name for curve in self.series]
+        return [*curves, *self._dotted]
+
+    @cached_property
     def _values(self) -> list[float]:
         marks = [mark for curve in self.series for mark in curve.marks]
         values = (value for mark in marks for value in (mark.value, mark.low, mark.high, mark.expected))
@@ -146,7 +157,9 @@ class Lines:
     def _named(self) -> dict[float, float]:
         """The places whose ticks have room for their labels, first and last before all others."""
         longest = max(len(legible(label)) for label in self.x_ticks.values())
-        apart = _LETTER * (longest + 1) * len(self.x_ticks)
+        beside = max((len(legible(name, LONGEST)) for name in self._names_at_the_ends), default=0)
+        narrower = (_OF_AXES - _SHORT) / (_OF_AXES - max(_SHORT, beside))
+        apart = _LETTER * narrower * (longest + 1) * len(self.x_ticks)
         first, *others = self._place
         named = [first]
         for x in (*others[-1:], *others[:-1]):
@@ -207,10 +220,9 @@ class Lines:
         ends = [
             (max(points)[1], number, curve.name) for number, curve in self._numbered if (points := heights[curve.name])
         ]
-        if len(self.series) > 1 and max(len(curve.name) for curve in self.series) > LONGEST_AT_AN_END:
+        if self._are_named_below:
             _names_below(figure, self._numbered)
-            ends = []
-        ends = [] if self._is_named_above else ends
+        ends = [] if self._is_named_above or self._are_named_below else ends
         _end_labels(axes, [*ends, *((height(level), None, name) for name, level in self._dotted.items() if level)])
 
     @property
@@ -382,7 +394,7 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[float, int | None, str]]) -> No
     ends = sorted(ends, key=lambda end: end[0])
     for at, (_, number, name) in zip(moved_apart([height for height, _, _ in ends]), ends, strict=True):
         axes.annotate(
-            legible(name, 48), (1.0, at), (4, 0), xycoords="axes fraction", textcoords="offset points",
+            legible(name, LONGEST), (1.0, at), (4, 0), xycoords="axes fraction", textcoords="offset points",
             va="center", color=MUTED if number is None else WORDS[number % len(WORDS)], fontsize=LETTERS,
             fontweight="normal" if number is None else "bold", annotation_clip=False,
         )  # fmt: skip

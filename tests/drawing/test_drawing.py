@@ -1,4 +1,6 @@
 import re
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from matplotlib.colors import to_hex
@@ -140,6 +142,21 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     assert _axis([1000, 1001, 4000], "{:.0f}KiB")[1] == ["1000KiB", "4000KiB"]
     assert _axis([1, 1000, 1001, 1002])[1] == ["1", "1002"]
     assert len(_axis([2.0**number for number in range(28)], "{:.2g}")[1]) <= 10
+
+
+@pytest.mark.parametrize(
+    "name", ["link", "send_recv at its best, 16 nodes", "GPU link, data sheet, one direction of all"]
+)
+def test_labels_have_room_beside_long_names_at_the_ends_of_curves(name: str) -> None:
+    """Beside 'send_recv at its best, 4 nodes' the sizes of an axis ran into each other."""
+    ticks = {2.0 ** (3 * number): f"{2 ** (3 * number % 10)}{'Bkmg'[3 * number // 10]}iB" for number in range(12)}
+    curve = Series("all_reduce", tuple(Mark(size, size) for size in ticks))
+    lines = Lines("t", [curve, replace(curve, name="b")], "B/s", ticks, "size", logarithmic=True, levels={name: 2e9})
+    figure = lines.panel().figure
+    figure.draw_without_rendering()
+    labels = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(labels) > 2
+    assert all(left.x1 < right.x0 for left, right in pairwise(labels))
 
 
 def test_a_point_on_other_hosts_is_hollow_and_said() -> None:
