@@ -8,7 +8,7 @@ publications found on healthy machines must meet the floors, too.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -271,6 +271,32 @@ def test_the_fastest_that_a_board_is_wired_for_is_not_asked_of_another() -> None
         bounds = {(case.benchmark, floor.bound) for case in plan.cases for floor in case.floors}
         known = {benchmark for benchmark, bound in bounds if bound is not None}
         assert known == {"device_copy", "matmul"}
+
+
+@pytest.mark.parametrize("suite", ["acceptance", "fabric", "links"])
+def test_on_several_hosts_each_floor_of_an_acceptance_suite_has_a_reference(suite: str) -> None:
+    """Of fabric's collectives over two hosts and more nothing is published: no such machine could be accepted.
+
+    What each host does by itself is judged on all of them, and not on the first alone.
+    """
+    plan = make_plan(loaded(suite), Cluster(4, 8, "cuda", "NVIDIA H100 80GB HBM3"))
+    bounds: dict[tuple[str, str, int], list[float | None]] = defaultdict(list)
+    for case in plan.cases:
+        for floor in case.floors:
+            bounds[case.benchmark, floor.metric, case.num_nodes].append(floor.bound)
+    assert [about for about, of_all in bounds.items() if not any(of_all)] == []
+    assert 4 in {num_nodes for benchmark, _, num_nodes in bounds if benchmark in ("all_reduce", "peer_copy")}
+
+
+def test_a_figure_of_one_host_holds_for_each_of_several_that_talk_within_themselves() -> None:
+    point = {"size_bytes": 2**28, "dtype": "bfloat16", "axis": "tp", "layout": "dp4-tp8", "group_size": 8}
+    hosts = Place(Cluster(4, 8, "cuda", "NVIDIA H100 80GB HBM3"), 4)
+    assert typical_of("all_reduce", point, hosts) == typical_of("all_reduce", point, replace(hosts, num_nodes=1))
+    others = [{"axis": "dp"}, {"group_size": 4}, {"group_size": 16}, {"rank_order": "torchtitan"}]
+    assert typical_of("all_reduce", point, hosts)
+    assert [typical_of("all_reduce", {**point, **other}, hosts) for other in others] == [{}] * 4
+    of_two = Place(Cluster(8, 4, "cuda", "NVIDIA H100 80GB HBM3"), 8)
+    assert typical_of("all_reduce", point, of_two) == {}
 
 
 def test_a_suite_for_two_nodes_cannot_be_planned_on_one() -> None:

@@ -102,7 +102,7 @@ def test_acceptance_runs_on_one_host_and_on_all_and_each_floor_is_judged_on_h100
     by_themselves = {"node_step"} if num_nodes > 1 else set()
     assert over_all == asked - FEWEST_HOSTS.keys() | between_hosts | by_themselves
     refused = {refusal.benchmark for refusal in plan.refusals}
-    on_one_host = {"all_reduce", "host_copy"} if num_nodes > 1 else set()
+    on_one_host = {"host_copy"} if num_nodes > 1 else set()
     assert refused == FEWEST_HOSTS.keys() | on_one_host
 
 

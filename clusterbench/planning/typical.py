@@ -27,7 +27,8 @@ class TypicalFigure:
     where, least
         What options of a point equal, and what they reach.
     num_gpus
-        Of the one host that it holds for, all of them taking part; 0 where that does not matter.
+        Of the one host that it holds for, all of them taking part; 0 where that does not matter. Of several hosts each
+        may be one where every one talks within itself.
     """
 
     benchmark: str
@@ -40,9 +41,15 @@ class TypicalFigure:
     num_gpus: int = 0
 
     def holds_for(self, point: Point, place: Place) -> bool:
-        one_host = not self.num_gpus or (place.num_nodes, place.world_size) == (1, self.num_gpus)
+        alone = (place.num_nodes, place.world_size) == (1, self.num_gpus) or self._is_group_a_host(point, place)
+        one_host = not self.num_gpus or alone
         same = all(name in point and point[name] == value for name, value in self.where.items())
         return one_host and same and all(float(point.get(name, 0)) >= least for name, least in self.least.items())
+
+    def _is_group_a_host(self, point: Point, place: Place) -> bool:
+        """Whether the ranks along the axis are those of one host: tp is the innermost, and passes no network."""
+        is_inner = point.get("axis") == "tp" and point.get("rank_order", "megatron") == "megatron"
+        return is_inner and point.get("group_size") == self.num_gpus == place.cluster.ranks_per_node
 
 
 @cache

@@ -12,12 +12,12 @@ from clusterbench.suite import load_suite
 from tests.test_suites import SUITES
 
 RECORDED = {
-    "acceptance": ((56, "cdbdf55b041ba5ae"), (175, "a19c8a00df6f70d9")),
+    "acceptance": ((56, "cdbdf55b041ba5ae"), (176, "e779b0e0bc103fde")),
     "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
     "ep_scale": ((22, "7321ff9a28bb3252"), (32, "29ed7acd1e23a809")),
-    "fabric": ((100, "8d4d365597fdd88f"), (223, "fd55f9bbb96cf1c1")),
+    "fabric": ((104, "3c30ecd7cda8a624"), (239, "ce43ffc29c5aa61f")),
     "faults": ((29, "097cde0d8dd68c9a"), (29, "b1de0d316a6545e9")),
     "gpu_direct": ((33, "ed852b21670526e2"), (352, "c3e83d0687356031")),
     "layouts_5d": ((32, "1ea55dcadcfe7e01"), (32, "0b6668efc2125298")),
