@@ -7,7 +7,7 @@ from clusterbench.charts import Chart, Section, bars_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.units import format_value
-from clusterbench.words import plural
+from clusterbench.words import Word, plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -31,6 +31,9 @@ class ExpertExchange(Chart[list[Row]]):
     title: ClassVar[str] = "Dispatch and combine by DeepEP's kernels"
     section: ClassVar[Section] = "links"
     after: ClassVar[str] = "message_layers"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word("DeepEP", "DeepSeek's kernels that bring tokens to their experts and back, over NVLink and RDMA."),
+    )
 
     def select(self, reading: Reading) -> list[Row] | None:
         rows = [row for row in reading.rows_of("time", *RATES) if row.benchmark == "deepep" and row.value]

@@ -11,7 +11,7 @@ from clusterbench.charts import Chart, Section, bars_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
-from clusterbench.words import few
+from clusterbench.words import Word, few
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -57,6 +57,9 @@ class MessageLayers(Chart[list[Layers]]):
     title: ClassVar[str] = "Messages between two ranks, layer by layer"
     section: ClassVar[Section] = "links"
     after: ClassVar[str] = "link_matrix"
+    glossary: ClassVar[tuple[Word, ...]] = (
+        Word("NVSHMEM", "NVIDIA's library of messages that GPUs send by themselves, into each other's memory."),
+    )
 
     def select(self, reading: Reading) -> list[Layers] | None:
         rows = [row for row in reading.rows_of("bandwidth", "busbw", "latency") if _is_a_message(row)]
