@@ -194,8 +194,8 @@ def test_it_has_no_speed_and_is_in_no_ranking_heatmap_or_scaling(reading: Readin
     alone = {history.case.id for history in reading.lone_ranks}
     assert not {row.metric for row in reading.rows if row.case in alone} & SPEEDS
     assert {case.row.point["layout"] for case in reading.trained} == {"tp1"}
-    assert {name for name in charts() if shown(name, reading) & alone} <= {"traffic", "stability"}, (
-        "these hold each case against its own formula, and against itself"
+    assert {name for name in charts() if shown(name, reading) & alone} <= {"lone_rank", "traffic", "stability"}, (
+        "these show each case by itself, or hold it against its own formula"
     )
 
 
