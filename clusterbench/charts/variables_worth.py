@@ -47,6 +47,12 @@ class Worth:
     def changes(self) -> bool:
         return abs(_ratio(self.furthest[1]) - 1) > SAME
 
+    @property
+    def is_noise(self) -> bool:
+        """Whether iterations differ so much that nothing may have changed."""
+        _, row = self.furthest
+        return row.low is not None and row.high is not None and row.low <= 1 <= row.high
+
 
 class VariablesWorth(Chart[list[Worth]]):
     """What a variable of the environment is worth: a figure with one value over the same with another, by size.
@@ -95,13 +101,16 @@ class VariablesWorth(Chart[list[Worth]]):
         return panels
 
     def answer(self, data: list[Worth]) -> str:
-        changing = [worth for worth in data if worth.changes]
+        changing = [worth for worth in data if worth.changes and not worth.is_noise]
+        unclear = [worth.setting for worth in data if worth.changes and worth.is_noise]
         same = [worth.setting for worth in data if not worth.changes]
         said = [_sentence(worth) for worth in changing[:MOST_SAID]]
         if len(changing) > MOST_SAID:
             said.append(f"{plural(len(changing) - MOST_SAID, 'more variable')} change it less.")
         if same:
             said.append(f"Less than {100 * SAME:.0f} % is changed by {few(same)}.")
+        if unclear:
+            said.append(f"Iterations differ by more than what is changed by {few(unclear)}.")
         return "\n".join(said)
 
     def left_out(self, data: list[Worth]) -> str:

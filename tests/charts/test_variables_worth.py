@@ -59,6 +59,16 @@ def test_a_panel_is_a_variable_and_a_curve_an_operation_over_sizes() -> None:
     ]
 
 
+def test_a_ratio_within_the_noise_of_iterations_is_not_called_a_change() -> None:
+    def spread(share: float) -> list[Row]:
+        return [row._replace(low=(row.value or 0.0) / share, high=(row.value or 0.0) * share) for row in IB[:8]]
+
+    assert VariablesWorth().answer(selected(spread(1.02))).startswith("NCCL_IB_DISABLE=1 in place of 0 ")
+    assert VariablesWorth().answer(selected(spread(4))) == (
+        "Iterations differ by more than what is changed by NCCL_IB_DISABLE=1/0."
+    )
+
+
 def test_what_is_faster_with_the_second_value_is_said_as_times() -> None:
     swapped = [
         *swept("send_recv", [1e10], 1, NCCL_NET_GDR_READ="1"),
