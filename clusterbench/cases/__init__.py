@@ -45,9 +45,11 @@ class Reading:
     def trained(self) -> list[Trained]:
         """Training cases with all their figures, each once; those without a figure too, and refusals.
 
-        None that were dry, and no rank or node alone: none is a step of its layout on all ranks.
+        None that were dry, and no rank or node alone: none is a step of its layout on all ranks. Nor are collectives
+        along a layout's axis, which have a size.
         """
-        return trained(row for row in self.rows if row.benchmark not in ("dry_step", LONE_RANK, NODE_STEP))
+        others = "dry_step", LONE_RANK, NODE_STEP
+        return trained(row for row in self.rows if row.benchmark not in others and "size_bytes" not in row.point)
 
     @property
     def lone_ranks(self) -> list[History]:

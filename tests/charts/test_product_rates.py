@@ -97,3 +97,13 @@ def test_one_product_beside_a_training_step_is_its_peak_and_no_answer() -> None:
     assert ProductRates().select(of_rows([*one, *step])) is None
     assert ProductRates().select(of_rows([*one, product("bfloat16", 2, 9e9), *step])) is not None
     assert ProductRates().select(of_rows(one)) is not None
+
+
+def test_collectives_along_an_axis_are_no_training_steps() -> None:
+    """Beside them the one product of fabric on CPU ranks was in no chart, and one that failed was a failed step."""
+    rows = [product("float32", 2, 50e9)]
+    for status, metric, value in (("ok", "busbw", 1e9), ("timeout", "", None)):
+        point = {"size_bytes": 8, "layout": "dp2-tp4", "axis": "tp"}
+        rows.append(row(case(status, benchmark="all_reduce", point=point), metric, value, status=status))
+    assert of_rows(rows).trained == []
+    assert ProductRates().select(of_rows(rows)) is not None
