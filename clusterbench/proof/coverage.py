@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -10,15 +10,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clusterbench.errors import WrongResult
-from clusterbench.job import TrainingJob, weight_shapes
-from clusterbench.parallel import Parallelism, part_of, split_over
-from clusterbench.training.built_step import BuiltStep
+from clusterbench.job import weight_shapes
+from clusterbench.training.built_step import BuiltStep, Place, lying_at
 
 
-def check_coverage(step: BuiltStep, active: Sequence[Parallelism], device: torch.device) -> None:
+def check_coverage(step: BuiltStep, copies_of: Mapping[str, int], device: torch.device) -> None:
     """Counts on how many ranks each element of each weight is.
 
     A collective: every rank comes to the same verdict.
+
+    Parameters
+    ----------
+    copies_of
+        On how many it should be, by weight.
 
     Raises
     ------
@@ -33,8 +37,8 @@ def check_coverage(step: BuiltStep, active: Sequence[Parallelism], device: torch
     counted = counted.to(device)
     dist.all_reduce(counted)
     of_each = torch.split(counted.cpu(), [prod(size) for size in sizes.values()])
-    for (name, copies), held in zip(copies_of(job, active), of_each, strict=True):
-        least, most = int(held.min()), int(held.max())
+    for name, held in zip(sizes, of_each, strict=True):
+        copies, least, most = copies_of[name], int(held.min()), int(held.max())
         if (least, most) != (copies, copies):
             wrong = least if least != copies else most
             raise WrongResult(
@@ -43,21 +47,9 @@ def check_coverage(step: BuiltStep, active: Sequence[Parallelism], device: torch
             )
 
 
-def _held(place: tuple[slice, ...] | None, size: tuple[int, ...]) -> Tensor:
+def _held(place: Place | None, size: tuple[int, ...]) -> Tensor:
     """1 where this rank has an element, flat."""
     held = torch.zeros(size, dtype=torch.int32)
     if place is not None:
-        held[place] = 1
+        lying_at(place, held).fill_(1)
     return held.flatten()
-
-
-def copies_of(job: TrainingJob, active: Sequence[Parallelism]) -> Iterator[tuple[str, int]]:
-    """Every weight of the whole model, and how many ranks have each element of it."""
-    layout = job.layout
-    ranks_of = {axis: ranks for parallelism in active for axis, ranks in parallelism.ranks_of.items()}
-    uncut = job.uncut
-    held = [weight_shapes(part_of(uncut, active, pp_rank)) for pp_rank in range(layout.pp)]
-    for name in weight_shapes(job.on_one_rank()):
-        on_stages = sum(name in weights for weights in held)
-        split = prod(ranks_of.get(axis) or layout.degree(axis) for axis in split_over(active, name, job))
-        yield name, on_stages * layout.world_size // layout.pp // split

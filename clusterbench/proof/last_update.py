@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from clusterbench.engine.dtensor import local
+from clusterbench.engine.memory import every_optimizer
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.expected.tolerances import BIAS, CLIPPING, COPIES, LAST_UPDATE, allowed_after_timing
@@ -24,7 +27,7 @@ from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, weight
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.by_chance import Updated, bias_of
 from clusterbench.proof.copies import Copies, check_copies, sampled, samples_to_the_column
-from clusterbench.proof.stepped import number_of, of_all_ranks, stepped
+from clusterbench.proof.stepped import SteppedWeight, number_of, of_all_ranks, stepped
 from clusterbench.proof.two_steps import over_all_ranks
 from clusterbench.training.built_step import BuiltStep
 
@@ -51,7 +54,8 @@ def check_last_update(
     active
         What the step was to be built with.
     steps_again
-        Whether there is one step more; without it there are ``clipping`` and ``copies`` alone.
+        Whether there is one step more; without it there are ``clipping`` and ``copies`` alone, and of a step that
+        leaves no gradients ``copies``.
 
     Returns
     -------
@@ -65,9 +69,8 @@ def check_last_update(
     """
     limits = {name: limit.value for name, limit in allowed_after_timing(step.job, active).items()}
     found, names = dict[str, float](), [*weight_shapes(step.job.on_one_rank())]
-    if step.job.max_grad_norm is not None and step.last_norm is not None:
-        off = _off_clipped(_norm_of_parts(step, names, rig), step.job.max_grad_norm, float(step.last_norm))
-        found[CLIPPING] = over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]
+    if step.leaves_gradients:
+        found |= _clipping(step, _norms_left(step), names, rig)
     found[COPIES], of_copies = _apart(step, names, rig)
     where, num_updates = {CLIPPING: "the gradients", COPIES: of_copies}, step.num_steps
 
@@ -88,23 +91,28 @@ def _step_again(
     step: BuiltStep, rig: Rig, active: Sequence[Parallelism], names: list[str], found: dict[str, float]
 ) -> str:
     """One step more: adds what it shows to ``found``, and returns where the worst update was. A collective."""
-    updates = _watched(step, rig)
+    updates, norms = _watched(step, rig)
+    if not step.leaves_gradients:
+        found |= _clipping(step, norms, names, rig)
     off_formula, of_update = _worst(_off_formula(updates), names, rig)
     if off_formula is not None:
         found[LAST_UPDATE] = off_formula
     if any(parallelism.rounds_by_chance for parallelism in active):
         # one more: bits that are the same in each update show in two of them alone
-        bias = bias_of(_roundings_of(updates), _roundings_of(_watched(step, rig)))
+        bias = bias_of(_roundings_of(updates), _roundings_of(_watched(step, rig)[0]))
         found[BIAS] = over_all_ranks({BIAS: {"": bias}}, rig.device)[BIAS][""]
     return of_update
 
 
-def _watched(step: BuiltStep, rig: Rig) -> list[_Update]:
-    """Runs a step, and returns what it made of each weight. A collective."""
-    before, copies = {name: _state_of(*seen) for name, seen in stepped(step).items()}, Copies(step)
+def _watched(step: BuiltStep, rig: Rig) -> tuple[list[_Update], dict[str, float]]:
+    """Runs a step, and returns what it made of each weight, and the norms of gradients it took. A collective."""
+    weights, copies = stepped(step), Copies(step)
+    before = {name: _state_of(weight) for name, weight in weights.items()}
     num_updates = step.num_steps
     _spoil_gradients(step)
-    step()
+    samples, norms = dict[str, Tensor](), dict[str, float]()
+    with _watched_optimizers(step, weights, samples, norms):
+        step()
     own = {"stale": float(copies.num_stale()), "spoilt": float(_has_spoilt_gradients(step))}
     seen = over_all_ranks({"": own}, rig.device)[""]
     check_copies(seen["stale"], step.job)
@@ -113,7 +121,27 @@ def _watched(step: BuiltStep, rig: Rig) -> list[_Update]:
             f"{step.job.layout}, after {num_updates} updates: gradients of the step before are still there when the "
             "next begins, and are added to its own."
         )
-    return _updates(step, before)
+    return _updates(step, before, samples), norms
+
+
+@contextmanager
+def _watched_optimizers(
+    step: BuiltStep, weights: Mapping[str, SteppedWeight], samples: dict[str, Tensor], norms: dict[str, float]
+) -> Iterator[None]:
+    """Adds what optimizers are given of gradients meanwhile: not every trainer's are there behind a step."""
+
+    def take(optimizer: Optimizer, *_: Any) -> None:
+        of_this = {id(owner) for group in optimizer.param_groups for owner in group["params"]}
+        for name, weight in weights.items():
+            if id(weight.owner) in of_this and weight.gradient is not None:
+                samples[name], norms[name] = _sampled(weight.gradient), _norm_of(weight.gradient)
+
+    hooks = [optimizer.register_step_pre_hook(take) for optimizer in every_optimizer(step.optimizers)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _spoil_gradients(step: BuiltStep) -> None:
@@ -159,20 +187,38 @@ def _off_clipped(norm: float, most: float, before: float) -> float:
     return abs(norm / wanted - 1) if wanted else 0.0
 
 
-def _norm_of_parts(step: BuiltStep, names: list[str], rig: Rig) -> float:
-    """The norm of the gradients that the optimizer took, each part of a weight once, whoever has it.
+def _clipping(step: BuiltStep, norms: Mapping[str, float], names: list[str], rig: Rig) -> dict[str, float]:
+    """How far the norm that the optimizer took is from the clipped one; empty where nothing is clipped.
 
-    Apart from how the step itself comes to its norm. A collective.
+    Apart from how the step itself comes to its norm: each part of a weight once, whoever has it. A collective.
+
+    Parameters
+    ----------
+    norms
+        Of this rank's parts of gradients, by weight.
     """
+    most, before = step.job.max_grad_norm, step.last_norm
+    if most is None or before is None:
+        return {}
+    parts, own = step.parts(), torch.zeros(len(names), 2, dtype=torch.float64)
+    for name, norm in norms.items():
+        own[names.index(name)] = torch.tensor([number_of(parts[name].place), norm**2])
+    squares = (dict(of_weight) for of_weight in of_all_ranks(own, rig).transpose(0, 1).tolist())
+    norm = math.sqrt(sum(square for of_weight in squares for place, square in of_weight.items() if place))
+    off = _off_clipped(norm, most, float(before))
+    return {CLIPPING: over_all_ranks({CLIPPING: {"": off}}, rig.device)[CLIPPING][""]}
+
+
+def _norms_left(step: BuiltStep) -> dict[str, float]:
+    """Of this rank's parts of the gradients that the optimizer took, where they are still there."""
     parameters = [parameter for module in step.modules for parameter in module.parameters()]
     gradients = {local(each).data_ptr(): local(each.grad) for each in parameters if each.grad is not None}
-    parts, own = step.parts(), torch.zeros(len(names), 2, dtype=torch.float64)
-    for index, name in enumerate(names):
-        gradient = gradients.get(parts[name].value.data_ptr()) if name in parts else None
-        if gradient is not None and gradient.numel():
-            own[index] = torch.tensor([number_of(parts[name].place), float(gradient.double().square().sum())])
-    squares = (dict(of_weight) for of_weight in of_all_ranks(own, rig).transpose(0, 1).tolist())
-    return math.sqrt(sum(square for of_weight in squares for place, square in of_weight.items() if place))
+    left = {name: gradients.get(part.value.data_ptr()) for name, part in step.parts().items()}
+    return {name: _norm_of(gradient) for name, gradient in left.items() if gradient is not None and gradient.numel()}
+
+
+def _norm_of(gradient: Tensor) -> float:
+    return float(local(gradient).double().square().sum().sqrt())
 
 
 # Copies
@@ -243,10 +289,10 @@ class _State:
     of_moments: float
 
 
-def _state_of(parameter: Tensor, state: Mapping[str, Any]) -> _State:
-    tensors = (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
-    weight, mean, square = (_sampled(tensor) for tensor in tensors)
-    return _State(weight, mean, square, torch.finfo(parameter.dtype).eps, torch.finfo(tensors[1].dtype).eps)
+def _state_of(weight: SteppedWeight) -> _State:
+    tensors = weight.value, weight.moment("exp_avg"), weight.moment("exp_avg_sq")
+    value, mean, square = (_sampled(tensor) for tensor in tensors)
+    return _State(value, mean, square, torch.finfo(tensors[0].dtype).eps, torch.finfo(tensors[1].dtype).eps)
 
 
 def _sampled(tensor: Tensor) -> Tensor:
@@ -268,15 +314,19 @@ class _Update:
     below: int = 0
 
 
-def _updates(step: BuiltStep, before: Mapping[str, _State]) -> list[_Update]:
+def _updates(step: BuiltStep, before: Mapping[str, _State], gradients: Mapping[str, Tensor]) -> list[_Update]:
     updates = []
-    for name, (parameter, state) in stepped(step).items():
+    for name, weight in stepped(step).items():
         if name in before:
-            gradient = None if parameter.grad is None else _sampled(parameter.grad)
+            gradient = _left_of(weight) if step.leaves_gradients else gradients.get(name)
             expected = None if gradient is None else by_formula(before[name], gradient, step.num_steps)
-            below = samples_to_the_column(parameter)
-            updates.append(_Update(name, before[name], expected, _state_of(parameter, state), below))
+            below = samples_to_the_column(weight.value)
+            updates.append(_Update(name, before[name], expected, _state_of(weight), below))
     return updates
+
+
+def _left_of(weight: SteppedWeight) -> Tensor | None:
+    return None if weight.gradient is None else _sampled(weight.gradient)
 
 
 def _off_formula(updates: Iterable[_Update]) -> Iterator[tuple[str, float]]:

@@ -75,7 +75,7 @@ def check_parity(
     complaints = list[str]()
     for comparison in comparisons_of(job, parallelisms, trainer.runs_in_float64):
         step = trainer.build(replace(twin, dtype=comparison.dtype), comparison.parallelisms, grid, device)
-        check_coverage(step, active_in(job.layout, comparison.parallelisms), device)
+        check_coverage(step, trainer.copies(step.job, active_in(job.layout, comparison.parallelisms)), device)
         exact = references.of(comparison, EXACT)
         # Weights that are kept in 16 bits are changed by what is left of an update: on one rank no less.
         coarse = max((parallelism.product_rounding for parallelism in comparison.parallelisms), default=0.0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from clusterbench.engine.rig import Rig
 from clusterbench.job import BETAS, weight_shapes
 from clusterbench.job.passes import FIRST, PROJECTIONS, projection
 from clusterbench.proof.stepped import number_of, of_all_ranks, stepped
-from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.built_step import BuiltStep, Place
 
 _MOST_ELEMENTS = 2**22
 """That are widened at a time."""
@@ -43,9 +44,9 @@ class Sketch:
         self._own = {
             name: (
                 number_of(parts[name].place),
-                _projected(name, local(state["exp_avg"]), parts[name].place, sizes[name]),
+                _projected(name, local(weight.moment("exp_avg")), parts[name].place, sizes[name]),
             )
-            for name, (_, state) in stepped(step).items()
+            for name, weight in stepped(step).items()
         }
 
     def numbers(self, rig: Rig | None = None) -> dict[str, float]:
@@ -94,8 +95,9 @@ def _named(of_kinds: Iterable[tuple[str, list[float]]], of: str) -> Iterator[tup
             yield projection(kind, index, of), float(f"{number:.6g}")
 
 
-def _projected(name: str, mean: Tensor, place: tuple[slice, ...], size: Sequence[int]) -> Tensor:
+def _projected(name: str, mean: Tensor, place: Place, size: Sequence[int]) -> Tensor:
     """The square of the norm of this part of a gradient, and its projections: shape (1 + PROJECTIONS,)."""
+    mean, place = _in_rows(mean, place, size)
     wide = torch.promote_types(mean.dtype, torch.float32)
     along = [_signs(f"{name} {dim}", length)[part] for dim, (length, part) in enumerate(zip(size, place, strict=True))]
     of_rows = along[0].to(mean.device, wide)
@@ -108,6 +110,22 @@ def _projected(name: str, mean: Tensor, place: tuple[slice, ...], size: Sequence
         found[0] += gradient.square().sum(dtype=torch.float64)
         found[1:] += (its_rows * (gradient @ of_columns)).sum(0, dtype=torch.float64)
     return found
+
+
+def _in_rows(mean: Tensor, place: Place, size: Sequence[int]) -> tuple[Tensor, Place]:
+    """A stretch of a weight of several dimensions as whole rows, with zeros around it; any other part as it is.
+
+    >>> rows, place = _in_rows(torch.tensor([1.0, 2.0]), (slice(2, 4),), (4, 3))
+    >>> rows.tolist(), place[0]
+    ([[0.0, 0.0, 1.0], [2.0, 0.0, 0.0]], slice(0, 2, None))
+    """
+    if len(place) == len(size):
+        return mean, place
+    (stretch,), of_row = place, prod(size[1:])
+    rows = slice(stretch.start // of_row, -(-stretch.stop // of_row))
+    wide = mean.new_zeros((rows.stop - rows.start) * of_row)
+    wide[stretch.start - rows.start * of_row :][: len(mean)] = mean
+    return wide.view(-1, *size[1:]), (rows, *(slice(0, length) for length in size[1:]))
 
 
 def _signs(seed: str, length: int) -> Tensor:

@@ -15,14 +15,14 @@ from clusterbench.expected.tolerances import ONE_RANK
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.proof.by_chance import squares_by_chance
 from clusterbench.proof.copies import Copies
-from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.built_step import BuiltStep, Place, lying_at
 
 
 @dataclass(frozen=True)
 class WeightSteps:
     """This rank's part of one weight: where it lies in the whole, its first gradient, and what two steps changed."""
 
-    place: tuple[slice, ...]
+    place: Place
     gradient: Tensor
     change: Tensor
 
@@ -162,7 +162,7 @@ def deviations(
         gradient, scale, change = 0.0, 0.0, 0.0
         if part is not None and part.gradient.numel():
             gradient, scale = _gradient_off(part.gradient, whole.gradient, part.place)
-            wanted = updated.weights[name].change[part.place]
+            wanted = lying_at(part.place, updated.weights[name].change)
             square, size = _squares(part.change, wanted, whole.change, part.place)
             if spacing is not None:
                 size = squares_by_chance(whole.change, spacing[name], part.change.numel())
@@ -191,7 +191,7 @@ def _off(got: float, wanted: float) -> float:
     return distance / abs(wanted) if wanted else (math.inf if distance else 0.0)
 
 
-def _squares(got: Tensor, wanted: Tensor, whole: Tensor, place: tuple[slice, ...]) -> tuple[float, float]:
+def _squares(got: Tensor, wanted: Tensor, whole: Tensor, place: Place) -> tuple[float, float]:
     """The squares of a difference, and of the reference: of this part of it, or as if it were like the whole.
 
     Whichever is more: the part of an expert with many tokens is larger than others, and so is its rounding.
@@ -199,7 +199,7 @@ def _squares(got: Tensor, wanted: Tensor, whole: Tensor, place: tuple[slice, ...
     if got.shape != wanted.shape:
         return math.inf, 0.0
     square = float((got - wanted).square().sum())
-    of_reference = max(float(whole.square().mean()) * got.numel(), float(whole[place].square().sum()))
+    of_reference = max(float(whole.square().mean()) * got.numel(), float(lying_at(place, whole).square().sum()))
     return math.inf if math.isnan(square) else square, of_reference
 
 
@@ -211,8 +211,8 @@ _ENOUGH = 0.1
 """Of the whole's root mean square, in a part whose scale is looked at: rows of tokens that do not occur have none."""
 
 
-def _gradient_off(got: Tensor, whole: Tensor, place: tuple[slice, ...]) -> tuple[float, float]:
-    wanted = whole[place]
+def _gradient_off(got: Tensor, whole: Tensor, place: Place) -> tuple[float, float]:
+    wanted = lying_at(place, whole)
     squared, of_part = _squares(got, wanted, whole, place)
     own = float(wanted.square().sum()) if math.isfinite(squared) else 0.0
     if own <= _ENOUGH**2 * of_part:

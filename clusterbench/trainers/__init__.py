@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.discover import things
+from clusterbench.expected.copies import copies_of
 from clusterbench.expected.step import expected_step
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism
@@ -61,6 +62,10 @@ class Trainer(ABC):
         A trainer whose operators are not those of our decoder leaves out ``executed_flops``, which is then not judged.
         """
         return expected_step(job, every, cluster, parity, self.runs_in_float64)
+
+    def copies(self, job: TrainingJob, active: Sequence[Parallelism]) -> Mapping[str, int]:
+        """By weight of the whole model: on how many ranks each element is, of the parts that a step shows."""
+        return dict(copies_of(job, active))
 
     @abstractmethod
     def build(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -34,12 +34,26 @@ class ObservedStep:
     gradients: Mapping[str, Tensor]
 
 
+Place = tuple[slice, ...]
+"""Where a part lies in a weight: a slice of each dimension; one slice alone is of the flattened weight."""
+
+
 @dataclass(frozen=True)
 class WeightPart:
     """This rank's part of one weight: its values, a plain tensor, and where it lies in the whole."""
 
     value: Tensor
-    place: tuple[slice, ...]
+    place: Place
+
+
+def lying_at(place: Place, whole: Tensor) -> Tensor:
+    """A view of what of a contiguous weight lies there.
+
+    >>> import torch
+    >>> lying_at((slice(1, 4),), torch.arange(6).view(2, 3)).tolist()
+    [1, 2, 3]
+    """
+    return whole.view(-1)[place] if len(place) == 1 else whole[place]
 
 
 class BuiltStep(Protocol):
@@ -58,6 +72,8 @@ class BuiltStep(Protocol):
     last_norm
         Of the gradients of the whole model in the last call, before clipping, on the device; None where none is
         computed.
+    leaves_gradients
+        Whether the gradients that the optimizer took are still those of the parameters behind a step.
     """
 
     job: TrainingJob
@@ -65,6 +81,7 @@ class BuiltStep(Protocol):
     num_steps: int
     last_loss: Tensor | None
     last_norm: Tensor | None
+    leaves_gradients: ClassVar[bool]
 
     @property
     def modules(self) -> Sequence[nn.Module]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -45,6 +45,8 @@ class TrainingStep:
     Every step sees the same batch, made in advance: feeding data is not what is measured. The loss is the mean over all
     tokens of the global batch; micro-batches and ranks have equally many, so it is a mean of means.
     """
+
+    leaves_gradients: ClassVar[bool] = True
 
     def __init__(
         self, job: TrainingJob, parallelisms: Sequence[Parallelism], grid: Grid | None, device: torch.device

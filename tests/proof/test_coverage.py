@@ -29,6 +29,7 @@ def verdicts(layout: str) -> dict[str, str]:
     from clusterbench.errors import WrongResult
     from clusterbench.parallel import active_in, from_options
     from clusterbench.proof.coverage import check_coverage
+    from clusterbench.trainers.ours import Ours
     from clusterbench.training.step import TrainingStep
 
     job, every = make_job(layout), from_options({})
@@ -52,7 +53,7 @@ def verdicts(layout: str) -> dict[str, str]:
     for defect, held in changed.items():
         step.parts = lambda held=held: held
         try:
-            check_coverage(step, active_in(job.layout, every), rig.device)
+            check_coverage(step, Ours().copies(step.job, active_in(job.layout, every)), rig.device)
             said[defect] = ""
         except WrongResult as error:
             said[defect] = str(error)

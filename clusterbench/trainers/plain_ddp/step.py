@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,8 @@ from clusterbench.training.data import micro_batches
 
 class PlainDDPStep:
     """The step of one rank, a :class:`~clusterbench.training.built_step.BuiltStep`."""
+
+    leaves_gradients: ClassVar[bool] = True
 
     def __init__(self, job: TrainingJob, grid: Grid | None, device: torch.device) -> None:
         self.job, self.grid, self.num_steps = job, grid, 0
