@@ -7,7 +7,8 @@ strongest it earned.
 
 Categories, strongest first:
 
-- ``parameters``: parameters and buffers of the model; under FSDP the gathered ones too, while they exist.
+- ``parameters``: parameters and buffers of the model, and what optimizers step in their place; under FSDP the
+  gathered ones too, while they exist.
 - ``gradients``: what was a ``.grad`` of a parameter, and buckets that gradients are views of.
 - ``optimizer_state``: what the optimizer keeps between steps.
 - ``activations``: what autograd saves for backward, everything else made in a forward (recomputation included), and
@@ -152,6 +153,8 @@ class MemoryTracker(TorchDispatchMode):
         self._sharded = [module for model in self._models for module in model.modules() if is_sharded(module)]
         for model in self._models:
             self._call([*model.parameters(), *model.buffers()], "parameters")
+            # DeepSpeed empties a weight while it is shared out, and keeps this rank's part beside it
+            self._call([getattr(parameter, "ds_tensor", None) for parameter in model.parameters()], "parameters")
             self._call([p.grad for p in model.parameters()], "gradients")
         self._find_optimizer_state()
         for model in self._models:
@@ -404,6 +407,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _find_optimizer_state(self) -> None:
         for optimizer in self._optimizers:
+            self._call(optimizer.state, "parameters")  # masters, where they are not the model's own
             for state in optimizer.state.values():
                 self._call(tensors_in(state), "optimizer_state")
 

@@ -161,6 +161,8 @@ class TrafficCounter(TorchDispatchMode):
         if name in SILENT:
             return
         axis, group_size = self.axis_of(args, kwargs)
+        if axis == UNKNOWN and group_size == 1:  # a library's own group of one rank, which sends nothing
+            return
         if name == "batch_p2p_ops":  # (op_list, peer_list, tag_list, tensors, group_name)
             for kind, tensor in zip(args[0], args[3], strict=True):
                 self.collectives.append(Collective(OPS[kind], axis, *_size([tensor]), group_size))

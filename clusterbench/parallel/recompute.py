@@ -16,6 +16,7 @@ from clusterbench.shape import ModelShape
 
 if TYPE_CHECKING:
     from clusterbench.model.assembly import Assembly
+    from clusterbench.model.decoder import Layer
 
 KEPT_BY_SELECTIVE = frozenset(
     (
@@ -207,12 +208,16 @@ class Recompute(Parallelism):
         return self.recompute
 
     def apply(self, assembly: Assembly) -> None:
+        self.checkpoint(assembly.layers())
+
+    def checkpoint(self, layers: Iterable[Layer]) -> None:
+        """Lets each compute its forward again in backward."""
         options: dict[str, Any] = {}
         if self.recompute == "selective":
             from clusterbench.model.kept_results import selective_contexts
 
             options["context_fn"] = selective_contexts
-        for layer in assembly.layers():
+        for layer in layers:
             layer.forward = _checkpointed(layer.forward, options)  # type: ignore[method-assign]
 
 
