@@ -1,0 +1,296 @@
+"""DeepSpeed goes through the door every trainer takes, and what it sends and keeps is known to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import clusterbench
+from clusterbench.cli import main
+from clusterbench.errors import NotHere, WrongResult
+from clusterbench.expected.tolerances import comparisons_of
+from clusterbench.expected.twin import twin_of
+from clusterbench.parallel import active_in, from_options
+from clusterbench.trainers import deepspeed, trainers
+from clusterbench.trainers.deepspeed.expected import expected_of_deepspeed
+from clusterbench.trainers.deepspeed.settings import settings_of
+from tests.ranks import run_ranks
+from tests.training.jobs import make_job, make_rig, parity_of
+
+NAME = "deepspeed"
+FLOAT32, BFLOAT16 = {"dtype": "float32"}, {"dtype": "bfloat16"}
+NARROW = {**BFLOAT16, "gradient_dtype": "bfloat16"}
+
+
+def objection(layout: str, shape: str = "llama-tiny", **options: Any) -> str | None:
+    job = make_job(layout, shape=shape, **FLOAT32)
+    return trainers()[NAME]().objection(job, active_in(job.layout, from_options(options)))
+
+
+@pytest.mark.parametrize("layout", ["dp2+zero1", "dp4+zero2", "dp2+zero3"])
+def test_it_takes_every_stage_of_zero_with_and_without_recomputation(layout: str) -> None:
+    assert objection(layout) is None
+    assert objection(layout, recompute="full") is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "reason"),
+    [
+        ("dp2", {}, "trainer deepspeed shares a step over dp with zero1, zero2 or zero3; this is dp2"),
+        ("dp2-tp2+zero1", {}, "no option but recompute; this dp2-tp2+zero1 needs TensorParallel"),
+        ("dp2+zero3", {"offload": True}, "no option but recompute; this dp2+zero3 needs FullySharded"),
+        ("dp2+zero1", {"compile": True}, "no option but recompute; this dp2+zero1 needs Compile"),
+    ],
+)
+def test_it_refuses_what_it_cannot_share(layout: str, options: dict[str, Any], reason: str) -> None:
+    assert (objection(layout, **options) or "").endswith(reason)
+
+
+def test_it_refuses_experts_float64_and_narrow_weights() -> None:
+    job = make_job("dp2+zero1", dtype="float64")
+    reason = trainers()[NAME]().objection(job, active_in(job.layout, from_options({})))
+    assert reason == "trainer deepspeed runs in float32 and bfloat16; this dp2+zero1 is in float64"
+    assert objection("dp2+zero1", "moe-tiny") == "trainer deepspeed runs dense models; moe-tiny has 8 experts"
+    job = make_job("dp2+zero1", dtype="bfloat16", precision="pure_bfloat16")
+    reason = trainers()[NAME]().objection(job, active_in(job.layout, from_options({})))
+    assert reason == "trainer deepspeed keeps float32 weights; this step has precision pure_bfloat16"
+
+
+def test_without_the_package_a_case_is_skipped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepspeed, "find_spec", lambda name: None)
+    with pytest.raises(NotHere, match=r"not installed here: pip install 'clusterbench\[deepspeed\]'"):
+        trainers()[NAME]().build(make_job("dp2+zero1"), from_options({}), None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero3"])
+def test_a_twin_has_several_buckets_and_gathers_all_but_norms(layout: str) -> None:
+    job, every = make_job(layout, **FLOAT32), from_options({})
+    twin = twin_of(job, every)
+    (comparison,) = comparisons_of(job, every, runs_in_float64=False)
+    of_twin, of_job = (settings_of(*of)["zero_optimization"] for of in ((twin, comparison.parallelisms), (job, every)))
+    assert 2 * of_twin["reduce_bucket_size"] < twin.shape.num_parameters
+    assert of_twin["stage3_param_persistence_threshold"] == twin.shape.hidden_size
+    assert of_job["reduce_bucket_size"] == job.shape.num_parameters
+
+
+# The proof
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "changes", "options"),
+    [
+        ("dp2+zero1", FLOAT32, {}),
+        ("dp2+zero2", FLOAT32, {}),
+        ("dp2+zero3", FLOAT32, {"recompute": "full"}),
+        ("dp2+zero1", BFLOAT16, {}),
+        ("dp2+zero2", BFLOAT16, {"recompute": "selective"}),
+        ("dp2+zero3", BFLOAT16, {}),
+        ("dp2+zero1", NARROW, {}),
+        ("dp2+zero2", NARROW, {}),
+        ("dp2+zero3", NARROW, {}),
+    ],
+)
+def test_it_computes_what_one_rank_computes(layout: str, changes: dict[str, Any], options: dict[str, Any]) -> None:
+    evidence = run_ranks(2, parity_of, layout, options, changes, NAME)[0]
+    assert isinstance(evidence, dict), evidence
+
+
+def _same_tokens(step: Any) -> None:
+    from clusterbench.training.data import micro_batches
+
+    step.micro_batches = micro_batches(step.job, 0, step.micro_batches[0][0].new_tensor(range(step.job.seq_len)))
+
+
+def _twice_the_rate(step: Any) -> None:
+    for group in step.optimizers[0].param_groups:
+        group["lr"] *= 2
+
+
+def _no_clipping(step: Any) -> None:
+    step.engine.optimizer.clip_grad = 0.0
+
+
+def _masters_as_rounded(step: Any) -> None:
+    """As DeepSpeed begins."""
+    for part in step.parts().values():
+        part.value.copy_(part.value.bfloat16())
+
+
+def _norm_over_ranks(step: Any) -> None:
+    """Without a group for tensor parallelism DeepSpeed's bfloat16 optimizer sums whole norms of all ranks."""
+    step.engine.optimizer.mpu.get_model_parallel_group = lambda: None
+
+
+def wrong_parity(layout: str, changes: dict[str, Any], plant: Callable[[Any], None]) -> Any:
+    from clusterbench.trainers.deepspeed.step import DeepSpeedStep
+
+    honest = DeepSpeedStep.__init__
+
+    def planted(self: Any, *arguments: Any) -> None:
+        honest(self, *arguments)
+        plant(self)
+
+    DeepSpeedStep.__init__ = planted  # type: ignore[method-assign]
+    return parity_of(layout, {}, changes, NAME)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "changes", "plant", "what"),
+    [
+        ("dp2+zero1", FLOAT32, _same_tokens, "the loss of the first step"),
+        ("dp2+zero3", BFLOAT16, _same_tokens, "the loss of the first step"),
+        ("dp2+zero2", FLOAT32, _twice_the_rate, "what two steps changed of"),
+        ("dp2+zero3", BFLOAT16, _twice_the_rate, "what two steps changed of"),
+        ("dp2+zero2", BFLOAT16, _masters_as_rounded, "the loss of the second step"),
+        ("dp2+zero1", BFLOAT16, _norm_over_ranks, "the scale of the gradient of all weights"),
+    ],
+)
+def test_what_it_would_do_wrong_is_wrong(
+    layout: str, changes: dict[str, Any], plant: Callable[[Any], None], what: str
+) -> None:
+    for verdict in run_ranks(2, wrong_parity, layout, changes, plant):
+        assert isinstance(verdict, str), verdict
+        assert f"does not compute what one rank computes: {what}" in verdict
+
+
+def after_timing(layout: str, changes: dict[str, Any], plant: Callable[[Any], None] | None) -> Any:
+    from clusterbench.proof.last_update import check_last_update
+
+    job, every = make_job(layout, **changes), from_options({})
+    rig = make_rig(job.layout)
+    step: Any = trainers()[NAME]().build(job, every, rig.grid, rig.device)
+    for _ in range(3):
+        step()
+    if plant is not None:
+        plant(step)
+    try:
+        return check_last_update(step, rig, active_in(job.layout, every))
+    except WrongResult as error:
+        return str(error)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("changes", [FLOAT32, BFLOAT16, NARROW], ids=["float32", "bfloat16", "narrow"])
+@pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero2", "dp2+zero3"])
+def test_behind_the_clock_its_updates_are_adamws_and_of_clipped_gradients(layout: str, changes: dict[str, Any]) -> None:
+    found = run_ranks(2, after_timing, layout, changes, None)[0]
+    assert isinstance(found, dict), found
+    assert found.keys() == {"clipping", "copies", "last_update"}
+    assert found["last_update"] < 2
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "changes", "plant", "what"),
+    [
+        ("dp2+zero1", BFLOAT16, _twice_the_rate, "roundings from AdamW's formula"),
+        ("dp2+zero3", FLOAT32, _twice_the_rate, "roundings from AdamW's formula"),
+        ("dp2+zero2", FLOAT32, _no_clipping, "that the optimizer took is not that of clipped ones"),
+    ],
+)
+def test_behind_the_clock_what_it_does_wrong_is_wrong(
+    layout: str, changes: dict[str, Any], plant: Callable[[Any], None], what: str
+) -> None:
+    for verdict in run_ranks(2, after_timing, layout, changes, plant):
+        assert what in str(verdict)
+
+
+def first_sketch(trainer: str, layout: str) -> Any:
+    from clusterbench.proof.sketch import Sketch
+
+    job = make_job(layout, **FLOAT32)
+    rig = make_rig(job.layout)
+    step = trainers()[trainer]().build(job, from_options({}), rig.grid, rig.device)
+    step()
+    return Sketch(step).numbers(rig)
+
+
+@pytest.mark.gloo
+def test_the_sketch_of_its_first_gradients_is_that_of_ours_in_whatever_stretches_they_are() -> None:
+    ours = run_ranks(2, first_sketch, "ours", "dp2+zero3")[0]
+    for layout in ("dp2+zero1", "dp2+zero3"):
+        its = run_ranks(2, first_sketch, NAME, layout)[0]
+        assert its.keys() == ours.keys()
+        assert its == pytest.approx(ours, rel=1e-3, abs=1e-4)
+
+
+# What is expected
+
+
+def kept_and_sent(layout: str, changes: dict[str, Any]) -> Any:
+    from clusterbench.training.passes import passes_of
+
+    job = make_job(layout, **changes)
+    rig = make_rig(job.layout)
+    step = trainers()[NAME]().build(job, from_options({}), rig.grid, rig.device)
+    step()
+    passes = passes_of(step, rig)
+    memory, traffic = passes["memory"](), passes["traffic"]()
+    return {
+        "traffic_bytes[axis=dp]": sum(moved["traffic_bytes"] for moved in traffic),
+        "collectives[axis=dp]": sum(moved["count"] for moved in traffic),
+        **{f"memory_at_rest[category={name}]": memory[f"{name} at rest"] for name in ("parameters", "optimizer_state")},
+    }
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [
+        ("dp2+zero1", FLOAT32),
+        ("dp2+zero1", BFLOAT16),
+        ("dp2+zero1", NARROW),
+        ("dp2+zero2", {**BFLOAT16, "max_grad_norm": None}),
+        ("dp3+zero1", {**FLOAT32, "global_batch_size": 12}),
+        ("dp3+zero2", {**NARROW, "global_batch_size": 18}),
+        ("dp3+zero3", {**FLOAT32, "global_batch_size": 12}),
+    ],
+)
+def test_what_it_sends_and_keeps_is_what_the_formulas_say(layout: str, changes: dict[str, Any]) -> None:
+    job = make_job(layout, **changes)
+    seen = run_ranks(job.layout.dp, kept_and_sent, layout, changes)[0]
+    said = {key: what.value for key, what in expected_of_deepspeed(job)}
+    assert {key: seen[key] for key in said} == pytest.approx(said, rel=1e-12)
+
+
+def test_of_a_model_beyond_one_bucket_and_of_stage_3_no_traffic_is_predicted() -> None:
+    for layout, shape in (("dp2+zero1", "llama-1b"), ("dp2+zero3", "llama-tiny")):
+        keys = [key for key, _ in expected_of_deepspeed(make_job(layout, shape=shape))]
+        assert keys
+        assert all(key.startswith("memory_at_rest") for key in keys)
+
+
+SUITE = """
+suite: engines
+question: Is our ZeRO as fast as DeepSpeed's?
+benchmarks:
+  - benchmark: train_step
+    shape: llama-tiny
+    seq_len: 32
+    global_batch_size: 4
+    layouts: [dp2+zero1, dp2+zero3]
+    trainer: [ours, deepspeed]
+    dtype: bfloat16
+    iterations: 3
+    warmup: 1
+cpu: {num_ranks: 2}
+"""
+
+
+@pytest.mark.gloo
+def test_a_suite_runs_it_beside_ours_and_holds_both_against_each_other(tmp_path: Any) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    run = tmp_path / "run"
+    main(["run", str(tmp_path / "suite.yaml"), "--out", str(run), "--device", "cpu"], standalone_mode=False)
+    rows, wide = clusterbench.read_rows(run), clusterbench.wide_rows(run)
+    assert [*wide["status"]] == ["ok"] * 4
+    assert wide["loss"].max() == pytest.approx(wide["loss"].min(), rel=1e-3)
+    flops = rows[(rows["metric"] == "executed_flops") & rows["expected"].notna()]
+    assert len(flops) >= 4
+    assert (flops["value"] == flops["expected"]).all()
+    agreement = rows[rows["metric"] == "agreement"]
+    assert set(agreement["case"]) == set(wide["case"])
