@@ -36,7 +36,7 @@ from tests.report.synthetic import outcome
 from tests.share import some_of
 
 SUITES = sorted(Path(__file__).parents[1].glob("suites/*.yaml"))
-OF_THE_BEST = {"pp_schedules", "pp_vs_zero3", "top_configs", "zero_stages"}
+OF_THE_BEST = {"engines", "pp_schedules", "pp_vs_zero3", "top_configs", "zero_stages"}
 """Those that ask of the best of cases that train the same."""
 WITH_FLOORS = OF_THE_BEST | {
     *("acceptance", "compute", "fabric", "gpu_direct", "links", "nccl_collectives", "rdma", "recompute", "tp_scale")

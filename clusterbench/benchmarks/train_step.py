@@ -15,7 +15,7 @@ from clusterbench.expected.rank import chosen_rank, expected_of_rank
 from clusterbench.expected.step import lacks_units
 from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
-from clusterbench.job import DTYPE_BYTES, TrainingJob
+from clusterbench.job import DTYPE_BYTES, OURS, TrainingJob
 from clusterbench.job.flops import step_flops
 from clusterbench.job.passes import ON_ONE_RANK
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
@@ -33,7 +33,7 @@ from clusterbench.parallel import (
 from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 from clusterbench.rows import Row
 from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_of, shape_written
-from clusterbench.trainers import OURS, trainer_of, trainers
+from clusterbench.trainers import trainer_of, trainers
 from clusterbench.types import (
     PROOF_TIME,
     Agreement,
@@ -515,4 +515,5 @@ def formulas_of(case: Case) -> StepFormulas:
 @lru_cache(maxsize=4096, typed=True)  # typed, as 1 is not True
 def _formulas(device: str, names: tuple[str, ...], *values: Any) -> StepFormulas:
     point = {**dict(zip(names, values, strict=True)), "seed": 0}
-    return StepFormulas(job_of(point, device), from_options(point), str(point.get("rank_order", "megatron")))
+    rank_order = str(point.get("rank_order", "megatron"))
+    return trainer_of(point).formulas(job_of(point, device), from_options(point), rank_order)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.contests import fastest_of, speed_of, won_by
 from clusterbench.cases.names import names, titles
-from clusterbench.cases.ranking import noise, percent
+from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, groups_that_differ, said
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
@@ -50,7 +51,7 @@ class Placements(Chart[Placed]):
         cases = [case for case in trained if case.row.status != "refused" and case.point.get(ORDER) in RANK_ORDERS]
         groups = groups_that_differ(
             cases,
-            lambda case: case.point.get(ORDER) if _speed(case) else None,
+            lambda case: case.point.get(ORDER) if speed_of(case) else None,
             lambda case: (case.layout, case.row.num_nodes),
             frozenset({ORDER}),
         )
@@ -68,10 +69,6 @@ class Placements(Chart[Placed]):
         return curves_note(len(_panels(data)), MOST, "workloads")
 
 
-def _speed(case: Trained) -> float:
-    return case.value("tokens_per_s_per_rank") or 0.0
-
-
 def _panels(data: Placed) -> list[list[Trained]]:
     """The cases of all layouts that do the same work on as many nodes."""
     shown = [case for group in data.groups for case in group]
@@ -85,7 +82,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
         [f"{name(case.row)}: {_crossing(case)}" for case in group],
         {"throughput": [case.value("tokens_per_s_per_rank") for case in group]},
         "tokens/s",
-        missing={number: said(case.row.status) for number, case in enumerate(group) if not _speed(case)},
+        missing={number: said(case.row.status) for number, case in enumerate(group) if not speed_of(case)},
         cases=[case.row.case for case in group],
     ).panel()
 
@@ -103,45 +100,26 @@ def _crossing(case: Trained) -> str:
     return f"{' and '.join(axes)} {'leaves' if len(axes) == 1 else 'leave'} the node"
 
 
-@dataclass(frozen=True)
-class _Faster:
-    """The fastest case of a group, by how much longer the next order takes, and whether samples tell them apart."""
-
-    case: Trained
-    longer_by: float
-    is_told_apart: bool
-
-
-def _fastest(data: Placed) -> Iterator[_Faster]:
-    for group in data.groups:
-        of_orders: dict[str, Trained] = {}
-        for case in sorted(group, key=_speed, reverse=True):
-            if _speed(case):
-                of_orders.setdefault(str(case.point.get(ORDER)), case)
-        first, second, *_ = of_orders.values()
-        told, _ = noise(first, second, data.histories)
-        yield _Faster(first, _speed(first) / _speed(second) - 1, told is True)
+def _order(case: Trained) -> str:
+    return str(case.point.get(ORDER))
 
 
 def _sentence(data: Placed) -> str:
-    found = [*_fastest(data)]
-    told = [each for each in found if each.is_told_apart]
+    found = [*fastest_of(data.groups, _order, data.histories)]
     layouts = plural(len(found), "comparison")
-    if not told:
+    won = won_by(found)
+    if not won:
         return f"In none of {layouts} do samples tell one order of ranks from the other."
-    won: dict[str, list[_Faster]] = defaultdict(list)
-    for each in told:
-        won[str(each.case.point.get(ORDER))].append(each)
     name = names((each.case.row for each in found), without=[ORDER])
     parts = []
-    for order, cases in sorted(won.items(), key=lambda of_order: -len(of_order[1])):
+    for order, cases in won:
         most = max(cases, key=lambda each: each.longer_by)
         crossing = Counter(_crossing(each.case) for each in cases).most_common(1)[0][0]
         parts.append(
             f"ranks as {order} are faster in {len(cases):,} of {layouts}, most in {name(most.case.row)}, where "
             f"{crossing} and the other order takes {percent(most.longer_by)} longer"
         )
-    left = len(found) - len(told)
+    left = sum(not each.is_told_apart for each in found)
     rest = f"; {left:,} {'is' if left == 1 else 'are'} not told apart" if left else ""
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}{rest}."

@@ -157,7 +157,13 @@ class FlopCounter(TorchDispatchMode):
 
 @cache
 def _counts(func: Any) -> bool:
-    return formula_of(func) is not None or multiplies(name_of(func))
+    return formula_of(func) is not None or (multiplies(name_of(func)) and _takes_tensors(func))
+
+
+def _takes_tensors(func: Any) -> bool:
+    """Not a question such as ``mkldnn::_is_mkldnn_fp16_supported``; of an operator of higher order nothing is known."""
+    schema = getattr(func, "_schema", None)
+    return schema is None or any("Tensor" in str(argument.type) for argument in schema.arguments)
 
 
 def name_of(func: Any) -> str:

@@ -13,6 +13,9 @@ from clusterbench.precision import MASTER, NARROW, PRECISIONS, WIDE
 from clusterbench.shape import ModelShape
 from clusterbench.units import quotient
 
+OURS = "ours"
+"""The trainer of a step that names none: cases recorded before there were others keep their identity."""
+
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 # AdamW as Llama 3 has it (arXiv:2407.21783, section 3.4.1), but for the schedule: no step depends on its values.

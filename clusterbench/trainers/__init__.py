@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 from clusterbench.cluster import Cluster
 from clusterbench.discover import things
 from clusterbench.expected.copies import copies_of
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.step import expected_step
-from clusterbench.job import TrainingJob
+from clusterbench.job import OURS, TrainingJob
 from clusterbench.parallel import Parallelism
 from clusterbench.types import Expected, Point
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from clusterbench.engine.grid import Grid
     from clusterbench.training.built_step import BuiltStep
-
-OURS = "ours"
-"""The default, which a point does not name: cases recorded before there were others keep their identity."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,10 @@ class Trainer(ABC):
         A trainer whose operators are not those of our decoder leaves out ``executed_flops``, which is then not judged.
         """
         return expected_step(job, every, cluster, parity, self.runs_in_float64)
+
+    def formulas(self, job: TrainingJob, every: Sequence[Parallelism], rank_order: str) -> StepFormulas:
+        """What each rank's counted traffic, memory and FLOPs are held against, where :meth:`predict` has a figure."""
+        return StepFormulas(job, tuple(every), rank_order)
 
     def copies(self, job: TrainingJob, active: Sequence[Parallelism]) -> Mapping[str, int]:
         """By weight of the whole model: on how many ranks each element is, of the parts that a step shows."""

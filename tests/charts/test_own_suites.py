@@ -32,6 +32,7 @@ OWN_CHART = {
     "layouts_5d": "layouts",
     "rank_order": "placements",
     "pp_vs_zero3": "batch_scaling",
+    "engines": "trainers",
 }
 ON_GPUS = {
     "tp_scale": 2,

@@ -253,7 +253,7 @@ def kept_and_sent(layout: str, changes: dict[str, Any]) -> Any:
 def test_what_it_sends_and_keeps_is_what_the_formulas_say(layout: str, changes: dict[str, Any]) -> None:
     job = make_job(layout, **changes)
     seen = run_ranks(job.layout.dp, kept_and_sent, layout, changes)[0]
-    said = {key: what.value for key, what in expected_of_deepspeed(job)}
+    said = {key: what.value for key, what in expected_of_deepspeed(job) if not key.startswith("memory_deviation")}
     assert {key: seen[key] for key in said} == pytest.approx(said, rel=1e-12)
 
 
@@ -261,7 +261,7 @@ def test_of_a_model_beyond_one_bucket_and_of_stage_3_no_traffic_is_predicted() -
     for layout, shape in (("dp2+zero1", "llama-1b"), ("dp2+zero3", "llama-tiny")):
         keys = [key for key, _ in expected_of_deepspeed(make_job(layout, shape=shape))]
         assert keys
-        assert all(key.startswith("memory_at_rest") for key in keys)
+        assert all(key.startswith("memory_") for key in keys)
 
 
 SUITE = """

@@ -8,8 +8,9 @@ import pytest
 
 from clusterbench.discover import summary
 from clusterbench.expected.tolerances import allowed_of, comparisons_of
+from clusterbench.job import OURS
 from clusterbench.parallel import active_in, from_options
-from clusterbench.trainers import OURS, trainers
+from clusterbench.trainers import trainers
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, parity_of
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere
+from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.parallel import Parallelism
 from clusterbench.parallel.data import DataParallel
@@ -16,7 +17,7 @@ from clusterbench.parallel.recompute import Recompute
 from clusterbench.parallel.zero import ZeroOptimizer
 from clusterbench.precision import MASTER
 from clusterbench.trainers import Trainer
-from clusterbench.trainers.deepspeed.expected import expected_of_deepspeed
+from clusterbench.trainers.deepspeed.expected import DeepSpeedFormulas, expected_of_deepspeed
 from clusterbench.types import Expected, split_key
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class DeepSpeed(Trainer):
         own = "peak_memory", "memory_at_rest", "memory_deviation", "traffic_bytes", "collectives"
         alike = {key: what for key, what in expected.items() if split_key(key)[0] not in own}
         return {**alike, **dict(expected_of_deepspeed(job))}
+
+    def formulas(self, job: TrainingJob, every: Sequence[Parallelism], rank_order: str) -> StepFormulas:
+        return DeepSpeedFormulas(job, tuple(every), rank_order)
 
     def copies(self, job: TrainingJob, active: Sequence[Parallelism]) -> Mapping[str, int]:
         """One, in every stage: shown are the float32 masters."""

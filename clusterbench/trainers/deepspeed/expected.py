@@ -6,9 +6,12 @@ reduced on all ranks, of which each keeps its part: an all-reduce, where the pap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
+from clusterbench.expected.formulas import StepFormulas
+from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, OF_STATES, TOTAL
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.parallel import Traffic
 from clusterbench.types import Expected, metric_key
@@ -34,6 +37,28 @@ def expected_of_deepspeed(job: TrainingJob) -> Iterator[tuple[str, Expected]]:
         yield metric_key("collectives", axis="dp"), Expected(sum(each.count for each in sent), "1", basis)
     for category, (size_bytes, basis) in states_of_rank(job).items():
         yield metric_key("memory_at_rest", category=category), Expected(size_bytes, "B", basis)
+        why = "at most; exact but for what fills up the parts of ranks"
+        yield metric_key(DEVIATION, category=category), Expected(OF_STATES, "1", why)
+
+
+class DeepSpeedFormulas(StepFormulas):
+    """What is counted on ranks of DeepSpeed is held against this: all have the same part."""
+
+    @cached_property
+    def calls(self) -> Sequence[Mapping[tuple[str, str], int]]:
+        return [{(sent.axis, sent.op): sent.count for sent in traffic_of_step(self.job)}]
+
+    @cached_property
+    def joined_calls(self) -> Mapping[tuple[str, str], tuple[float, float]]:
+        return {}
+
+    @cached_property
+    def less_sent(self) -> Sequence[Mapping[str, float]]:
+        return [{}] * self.job.layout.world_size
+
+    @cached_property
+    def not_predicted(self) -> Mapping[str, str]:
+        return dict.fromkeys(("gradients", ACTIVATIONS, TOTAL), "DeepSpeed has buffers of its own, of which none says")
 
 
 def traffic_of_step(job: TrainingJob) -> list[Traffic]:
