@@ -101,11 +101,14 @@ class Memory(Chart[Held]):
         workload, name = workloads(rows), names(rows)
         of_parts = {row.case for row in reading.rows_of("peak_memory") if row.value and _is_part(row)}
         drawn = {workload(row) for row in rows if row.case in of_parts}
-        # A case that ran out of memory keeps its place among the bars.
+        # A case that ended otherwise keeps its place among the bars of its workload, and one that ran out of memory
+        # has one wherever it was: where nothing of a workload fits, that is what there is to say of its memory.
         kept = [
             Bar(case, name)
             for case in cases
-            if case.row.case in of_parts or (case.row.status != "ok" and workload(case.row) in drawn)
+            if case.row.case in of_parts
+            or case.row.status == "out_of_memory"
+            or (case.row.status != "ok" and workload(case.row) in drawn)
         ]
         return Held(kept, _capacity(reading)) if drawn else None
 
