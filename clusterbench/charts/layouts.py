@@ -124,7 +124,7 @@ def _speed(case: Trained) -> float:
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:
     """The best as bars; the others are in the table behind them."""
-    name = names(case.row for case in group)
+    name = names((case.row for case in group), quiet=sharing())
     ranked = sorted(group, key=lambda case: -_speed(case))
     best = f"\n{MOST_BARS} of {len(group):,}, the best first" if len(group) > MOST_BARS else ""
     return Bars(
@@ -140,7 +140,7 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
 
 def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[str, History]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed, reverse=True)
-    best, name = timed[0], names(case.row for case in group)
+    best, name = timed[0], names((case.row for case in group), quiet=sharing())
     fastest = [name(case.row) for case in timed if _speed(case) == _speed(best)]
     shape = str(best.point.get("shape") or "")
     work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))

@@ -14,7 +14,7 @@ from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
-from clusterbench.words import legible, plural
+from clusterbench.words import LEGIBLE, legible, plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -137,7 +137,8 @@ class Memory(Chart[Held]):
             return ""
         lost = sum(bar.status == "out_of_memory" for bar in data.bars)
         return (
-            f"{legible(fullest.label)} holds most, {format_value(fullest.total, 'B')} on its fullest rank, "
+            f"{legible(fullest.label, 2 * LEGIBLE)} holds most, "
+            f"{format_value(fullest.total, 'B')} on its fullest rank, "
             f"{100 * fullest.total / capacity.size_bytes:.0f} % of what the GPU has "
             f"({format_value(capacity.size_bytes, 'B')}, {_SOURCES[capacity.name]})"
         ) + (f"; {plural(lost, 'case')} ran out of memory." if lost else ".")

@@ -83,6 +83,25 @@ def test_of_many_the_best_twelve_are_bars_and_the_table_behind_them_has_all() ->
     assert chart.left_out(data) == "Drawn are 12 of 17, the best first; 5 more are in the table behind the bars."
 
 
+def test_bars_do_not_say_what_all_of_them_share() -> None:
+    """``zigzag`` and ``selective recompute`` stood at each of 512 bars, and told none from another."""
+    shared = {"recompute": "selective"}
+    rows = [*step("dp4", 9, **shared), *step("cp4", 8, **shared, context="zigzag"), *step("tp4", 7, **shared)]
+    chart, data = Layouts(), Layouts().select(of_rows(rows))
+    assert data is not None
+    (panel,) = chart.draw(data)
+    assert [entry.cells[0] for entry in panel.entries] == ["dp4", "cp4", "tp4"]
+    differing = [*rows, *step("dp4", 5, recompute="full"), *step("cp4", 4, **shared, context="ulysses")]
+    (panel,) = chart.draw(chart.select(of_rows(differing)) or data)
+    assert [entry.cells[0] for entry in panel.entries] == [
+        "dp4, selective recompute",
+        "cp4, selective recompute, zigzag",
+        "tp4, selective recompute",
+        "dp4, full recompute",
+        "cp4, selective recompute, ulysses",
+    ]
+
+
 def test_layouts_that_tie_are_named_together() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*step("dp4", 900), *step("dp2-tp2", 900), *step("pp4", 300)]))

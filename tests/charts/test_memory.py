@@ -105,6 +105,19 @@ def test_all_that_ran_out_of_memory_is_drawn_and_counted_as_the_verdict_counts_i
     assert Memory().answer(data).endswith("; 1 case ran out of memory.")
 
 
+def test_a_long_name_is_whole_in_the_sentence() -> None:
+    """Of ``dp2-cp4-tp2+sp+ep2, ..., olmoe-1b-7b, 2 nodes`` the page said ``2 n… holds most``."""
+    options = {"shape": "a-shape-with-a-name-of-some-length", "recompute": "selective", "context": "zigzag"}
+    planned = case("a", point={"layout": "pp2-dp2-cp2-tp2+sp+ep4+zero1", "schedule": "1f1b", **options})
+    of = "category"
+    rows = [row(planned, "peak_memory", 9.0, unit="B", detail={of: name}) for name in ("parameters", "total")]
+    other = case("b", point={**planned.point, "shape": "b"})
+    rows += [row(other, "peak_memory", 1.0, unit="B", detail={of: name}) for name in ("parameters", "total")]
+    data = measured(rows)
+    assert len(data.bars[0].label) > 72
+    assert Memory().answer(data).startswith(f"{data.bars[0].label} holds most, ")
+
+
 def test_without_parts_there_is_nothing_to_stack() -> None:
     assert Memory().select(of_rows([row(case("a"))])) is None
 
