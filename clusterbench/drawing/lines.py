@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -216,7 +217,7 @@ class Lines:
         heights = {
             curve.name: [(self._place[mark.x], height(mark.value)) for mark in curve.measured] for curve in self.series
         }
-        _missing(axes, self._numbered, self._place, [point for points in heights.values() for point in points])
+        _missing(axes, self._numbered, self._place, [sorted(points) for points in heights.values() if points])
         ends = [
             (max(points)[1], number, curve.name) for number, curve in self._numbered if (points := heights[curve.name])
         ]
@@ -315,9 +316,18 @@ def _missing(
     axes: Axes,
     numbered: Sequence[tuple[int, Series]],
     place: Mapping[float, float],
-    points: Sequence[tuple[float, float]],
+    curves: Sequence[Sequence[tuple[float, float]]],
 ) -> None:
-    """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
+    """A cross for every case without a figure, as a gap must have a reason: at the foot, or all at the top where
+    ``curves``, points from left to right, pass the foot there."""
+    gaps = {place[mark.x] for _, curve in numbered for mark in curve.marks if mark.value is None}
+    passing = [
+        float(np.interp(gap, [at for at, _ in curve], [height for _, height in curve]))
+        for gap in gaps
+        for curve in curves
+        if curve[0][0] <= gap <= curve[-1][0]
+    ]
+    at_top = bool(passing) and sum(passing) / len(passing) < 0.5
     crowd: dict[float, int] = {}
     for number, curve in numbered:
         for gap in curve.marks:
@@ -325,8 +335,6 @@ def _missing(
                 continue
             shift = crowd.get(gap.x, 0)
             crowd[gap.x] = shift + 1
-            near = [height for position, height in points if abs(position - place[gap.x]) <= 1]
-            at_top = bool(near) and sum(near) / len(near) < 0.5
             x, colour = place[gap.x] + 0.16 * shift, PALETTE[number % len(PALETTE)]
             across = axes.get_xaxis_transform()
             axes.plot(

@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -85,6 +86,20 @@ def test_a_long_title_over_bars_with_long_names_ends_within_the_picture() -> Non
     assert " ".join(heading.get_text().split()) == " ".join(title.split())
     assert "nanotron-llama-1B" in heading.get_text()  # in one piece
     assert heading.get_window_extent().x1 <= 72 * figure.get_figwidth()
+
+
+def test_crosses_of_a_panel_stand_at_one_height_at_its_foot_unless_a_curve_passes_there() -> None:
+    """Of tp1 and tp2, both out of memory, one had its cross at the foot and one at the top."""
+
+    def heights(*others: Mark) -> list[float]:
+        gaps = [Mark(x, None, status="out_of_memory") for x in (1, 2)]
+        series = [Series("TP", (*gaps, Mark(4, 1.0), Mark(8, 3.0))), Series("SP", others)]
+        axes = Lines("t", series, "s", {x: f"tp{x}" for x in (1, 2, 4, 8)}, x_label="x").panel().figure.axes[0]
+        return [float(np.asarray(line.get_ydata())[0]) for line in axes.lines if line.get_marker() == "x"]
+
+    assert heights(Mark(4, 0.5)) == [0.04, 0.04]
+    assert heights(Mark(1, 0.2), Mark(4, 0.5)) == [0.95, 0.95]
+    assert heights(Mark(1, 3.0), Mark(4, 3.1)) == [0.04, 0.04]
 
 
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
