@@ -238,11 +238,14 @@ def _interval(compared: Comparison, of_repeats: bool) -> str:
     assert compared.low is not None
     assert compared.high is not None
     assert compared.smallest is not None
-    between = f"with 95 % confidence by {percent(compared.low - 1)} to {percent(compared.high - 1)}"
+    between = f"from {percent(compared.low - 1)} to {percent(compared.high - 1)}"
     of = f"{_counted(compared, of_repeats)}{'' if of_repeats else '; another start may differ by more'}"
     if not compared.differs:
-        return f"They are not told apart: {between} ({of}). Less than {percent(compared.smallest)} would not show."
-    return f"That is more than noise: {between} ({of})."
+        return (
+            f"They are not told apart: with 95 % confidence the difference is {between} ({of}), and one below "
+            f"{percent(compared.smallest)} would not show."
+        )
+    return f"That is more than noise: with 95 % confidence {between} ({of})."
 
 
 # Why the others are not

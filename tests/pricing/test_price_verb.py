@@ -84,7 +84,7 @@ def test_a_calibration_of_eight_runs_prices_a_cell_that_it_has_not_seen(tmp_path
     assert (found.exit_code, found.stdout) == (0, "")
     assert said(found).count("measured") == 8
     done = run("price", SAMPLE, *options, "--rates", str(rates))
-    assert done.stderr.startswith("# rates: the cluster of the Ultra-Scale Playbook, calibrated by 8 runs")
+    assert done.stderr.startswith("# rates: the cluster of the Ultra-Scale Playbook, calibrated by 8 steps")
     cell = [row for row in rows_of(done) if row["nodes"] == "4"]
     assert len(cell) == 42
     by_price = sorted(cell, key=lambda row: float(row["step_s"]))
