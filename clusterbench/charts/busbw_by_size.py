@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_IN_A_PANEL, MOST_LEVELS, MOST_OTHERS = 6, 4, 5
 MOST_PANELS, MOST_OPERATIONS = 3, 12
+MOST_OF_LATENCY = 4096
+"""Bytes of a message whose time is the latency of a call, and not that of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class BusbwBySize(Chart[Sweep]):
             for what, rate in data.limits.get(name, {}).items()
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
-        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others)]))
+        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others), _latency(data.latency)]))
 
     def left_out(self, data: Sweep) -> str:
         drawn, there = sum(len(names) for _, names in data.panels), len(data.names)
@@ -147,6 +150,19 @@ def _others(others: Sequence[tuple[Mark, str]]) -> str:
     if len(said) > MOST_OTHERS:
         return f"The lowest of {len(said) + 1} curves: {said[-1]}."
     return f"Others, each at its best: {'; '.join(said)}."
+
+
+def _latency(curves: Sequence[Series]) -> str:
+    """What a call takes with next to no bytes: of the curves that begin with the smallest message the least and the
+    most."""
+    starts = [(min(curve.measured, key=lambda mark: mark.x), curve.name) for curve in curves if curve.measured]
+    smallest = min((first.x for first, _ in starts), default=math.inf)
+    if smallest > MOST_OF_LATENCY:
+        return ""
+    times = sorted((first.value or 0.0, name) for first, name in starts if first.x == smallest)
+    said = [f"{format_value(time_s, 's')} ({name})" for time_s, name in (times[0], times[-1])]
+    took = f"from {' to '.join(said)}" if len(times) > 1 else format_value(times[0][0], "s")
+    return f"A message of {format_bytes(smallest)} takes {took}."
 
 
 def _share(value: float, rate: float) -> str:

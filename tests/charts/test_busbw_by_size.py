@@ -19,7 +19,8 @@ def call(size_bytes: int, busbw: float | None) -> list[Row]:
 def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
     sweep = BusbwBySize().select(of_rows([*call(1024, 1e9), *call(2**30, 359.5e9)]))
     assert sweep is not None
-    assert BusbwBySize().answer(sweep) == "planted reaches 359.5 GB/s bus bandwidth at 1GiB."
+    said = "planted reaches 359.5 GB/s bus bandwidth at 1GiB. A message of 1KiB takes 10.00 us."
+    assert BusbwBySize().answer(sweep) == said
 
 
 def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> None:
@@ -33,6 +34,24 @@ def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> No
     )
     many = Sweep([best(f"op{number}", number * 1e9) for number in range(1, 8)], [])
     assert BusbwBySize().answer(many).endswith("at 1GiB. The lowest of 7 curves: op1 1.0 GB/s at 1GiB.")
+
+
+def test_the_answer_tells_what_the_smallest_messages_take() -> None:
+    """A suite asks how fast collectives are from their latency to their peak; the answer told of peaks alone."""
+
+    def calls(name: str, smallest: float, time_s: float) -> Series:
+        return Series(name, (Mark(smallest, time_s), Mark(2.0**30, 3e-3)))
+
+    peaks = [Series("all_reduce", (Mark(2.0**30, 3e11),))]
+    one = Sweep(peaks, [calls("all_reduce", 8.0, 14e-6)])
+    assert BusbwBySize().answer(one).endswith(" at 1GiB. A message of 8B takes 14.00 us.")
+    several = Sweep(peaks, [calls("all_reduce", 8.0, 14e-6), calls("send_recv", 8.0, 9e-6), calls("b", 16.0, 4e-5)])
+    assert (
+        BusbwBySize()
+        .answer(several)
+        .endswith(" at 1GiB. A message of 8B takes from 9.00 us (send_recv) to 14.00 us (all_reduce).")
+    )
+    assert BusbwBySize().answer(Sweep(peaks, [calls("a", 2.0**20, 1e-3)])).endswith(" at 1GiB.")
 
 
 def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
