@@ -198,7 +198,9 @@ class Lines:
 
     def _set_places(self, axes: Axes) -> None:
         axes.set_xticks([*self._named.values()], [legible(self.x_ticks[x]) for x in self._named])
-        axes.set_xlim(-0.35, len(self.x_ticks) - 0.65)
+        # Of many places a third of one is less than a marker, and names at the ends would touch it.
+        beside = max(0.35, 0.025 * len(self.x_ticks))
+        axes.set_xlim(-0.35, len(self.x_ticks) - 1 + beside)
         axes.set_xlabel(self.x_label)
 
     def _say_names(self, figure: Figure, axes: Axes) -> None:

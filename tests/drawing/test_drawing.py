@@ -102,6 +102,19 @@ def test_crosses_of_a_panel_stand_at_one_height_at_its_foot_unless_a_curve_passe
     assert heights(Mark(1, 3.0), Mark(4, 3.1)) == [0.04, 0.04]
 
 
+@pytest.mark.parametrize("many", [2, 12, 31])
+def test_names_at_the_ends_do_not_touch_steep_curves(many: int) -> None:
+    """Of 31 sizes the last marker of send_recv stood against the first letter of its name."""
+    marks = tuple(Mark(2.0**n, 1e-5 * 2.0**n) for n in range(many))
+    series = [Series(name, marks) for name in ("send_recv, 8 ranks", "send_recv, 16 ranks")]
+    panel = Lines("t", series, "s", {mark.x: str(mark.x) for mark in marks}, x_label="x", logarithmic=True).panel()
+    panel.figure.canvas.draw()
+    axes = panel.figure.axes[0]
+    names = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("send")]
+    last, _ = axes.transData.transform((many - 1, 1.0))
+    assert all(72 * (name.x0 - last) / panel.figure.dpi > 10 for name in names)  # a marker has 6
+
+
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:
     drawn = svg(
         Bars(
