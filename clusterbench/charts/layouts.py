@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
-from clusterbench.cases.ranking import doubt, percent
+from clusterbench.cases.ranking import doubt, percent, used_of_peak
 from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, bars_note, curves_note
 from clusterbench.drawing.bars import Bars
@@ -146,8 +146,8 @@ def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[s
     work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))
     where = f"{f'{work} on ' if work else ''}{best.layout.world_size} ranks"
     are = "is" if len(fastest) == 1 else "are"
-    speed = format_value(_speed(best), "tokens/s")
-    said = f"the fastest of {len(timed):,} for {where} {are} {few(fastest, _MOST_TIED)}, with {speed} per rank"
+    speed = f"{format_value(_speed(best), 'tokens/s')} per rank{used_of_peak(best)}"
+    said = f"the fastest of {len(timed):,} for {where} {are} {few(fastest, _MOST_TIED)}, with {speed}"
     if len(fastest) == len(timed):
         return f"{said}."
     runner_up = timed[len(fastest)]

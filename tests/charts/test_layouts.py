@@ -83,6 +83,14 @@ def test_of_many_the_best_twelve_are_bars_and_the_table_behind_them_has_all() ->
     assert chart.left_out(data) == "Drawn are 12 of 17, the best first; 5 more are in the table behind the bars."
 
 
+def test_on_gpus_the_answer_tells_how_much_of_the_peak_that_is() -> None:
+    of = {"parity_loss": 1e-7, "mfu/datasheet": 0.412}
+    rows = [*trained("dp4", {"tokens_per_s_per_rank": 9, **of}), *step("cp4", 8), *step("tp4", 7)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert "is dp4, with 9 tokens/s per rank, 41.2 % of the peak (MFU, palm); the runner-up" in Layouts().answer(data)
+
+
 def test_bars_do_not_say_what_all_of_them_share() -> None:
     """``zigzag`` and ``selective recompute`` stood at each of 512 bars, and told none from another."""
     shared = {"recompute": "selective"}
