@@ -48,6 +48,7 @@ _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 6  # sentences of charts above the first of them
 _FEW_BENCHMARKS = 3  # that one chart may speak for
 _MOST_NAMED = 6
+_MOST_FILES = 2  # of an import, beside its source
 _MOST_SOURCES = 4  # runs below a figure that leaves its page
 _HALF = 456  # points: a wider figure has letters too small to read in half the page; page.css: .figures
 _MOST_COLUMNS = 8  # of a table in Markdown
@@ -454,6 +455,9 @@ def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
     """What was run on what: machine, device, hosts, network and versions, when, for how long, and how many cases."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
+    of = mapping(reading.environment.get("imported"))
+    if files := mapping(of.get("files")):
+        yield "source", f"{of.get('source')} ({few(files, _MOST_FILES)})"
     if reading.is_imported and cluster.device == "cpu":  # few texts say on what their ranks computed
         yield "machine", machine(cluster).replace("CPU rank", "rank")
     else:
