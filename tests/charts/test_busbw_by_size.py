@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
@@ -212,6 +213,22 @@ def test_within_a_node_the_data_sheet_is_a_level_and_the_answer_holds_against_it
     )
     (panel,) = BusbwBySize().draw(sweep)
     assert "GPU link, data sheet" in [text.get_text() for text in panel.figure.axes[0].texts]
+
+
+def test_groups_within_a_node_are_held_against_links_within_one_however_many_nodes_there_are() -> None:
+    """Of acceptance on 4 nodes all_reduce along tp of dp4-tp8 was said to reach 10.7 times a link between nodes."""
+    along_tp = {"axis": "tp", "layout": "dp4-tp8", "group_size": 8}
+
+    def sweep(**options: Any) -> Sweep:
+        points = [{"size_bytes": 2**number, **along_tp, **options} for number in range(2)]
+        rows = [plain_row("all_reduce", "busbw", 360e9, point, num_nodes=4)._replace(world_size=32) for point in points]
+        return measured([*rows, matrix("nodes", 4, 40e9)], "NVIDIA H100 80GB HBM3")
+
+    assert [*sweep().limits.values()] == [{"GPU link, data sheet": 450e9}]
+    between = [{"median link, measured, 4 nodes": 40e9}]
+    assert [*sweep(axis="dp", group_size=4).limits.values()] == between
+    assert [*sweep(group_size=16).limits.values()] == between
+    assert [*sweep(rank_order="llama3").limits.values()] == between
 
 
 def test_more_than_a_measured_level_is_no_share_of_it() -> None:
