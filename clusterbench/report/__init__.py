@@ -31,7 +31,7 @@ from clusterbench.report.headline import Headline
 from clusterbench.report.markdown import MOST_CASES, as_markdown
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
-from clusterbench.report.suspects import suspects
+from clusterbench.report.suspects import between_hosts, suspects
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.template import css, template
 from clusterbench.run_folder import RunFolder
@@ -177,6 +177,7 @@ def page(
         verdict=judged,
         summary=[(name, value) for name, value in circumstances(reading) if not runs or name not in runs[0]],
         suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
+        between_hosts=few(between_hosts(answers), _MOST_NAMED),
         num_hosts=_num_hosts(reading),
         most_suspects=_MOST_SUSPECTS,
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
