@@ -130,7 +130,7 @@ def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
             elif option.isupper():
                 yield f"{option}={value}"
             else:
-                yield str(value) if option == "run" else say(option.replace("_", " "), value)
+                yield f"run {value}" if option == "run" else say(option.replace("_", " "), value)
 
 
 @cache

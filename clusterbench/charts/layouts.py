@@ -91,7 +91,7 @@ def _proven(cases: Sequence[Trained], unproven: Collection[str]) -> str:
     number = f"all {proven:,}" if proven == len(cases) else f"{proven:,} of {len(cases):,}"
     others = {"did not": wrong, "ran without that proof": untold}
     others["ended before that was known"] = len(cases) - proven - wrong - untold
-    return ", ".join([f"{number} layouts compute what one rank computes", *_counted(others)])
+    return ", ".join([f"{number} cases compute what one rank computes", *_counted(others)])
 
 
 def _counted(numbers: Mapping[str, int]) -> list[str]:

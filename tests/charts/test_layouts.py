@@ -20,7 +20,7 @@ def test_the_answer_says_what_was_proved_and_which_is_fastest() -> None:
     data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
-        "All 3 layouts compute what one rank computes; the fastest of 3 for tiny on 4 ranks is dp4, with 900 tokens/s "
+        "All 3 cases compute what one rank computes; the fastest of 3 for tiny on 4 ranks is dp4, with 900 tokens/s "
         "per rank; the runner-up, dp2-tp2, takes 80 % longer for a step."
     )
 
@@ -29,7 +29,7 @@ def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*ROWS, *trained("cp4", status="wrong", context="ring")]))
     assert data is not None
-    assert chart.answer(data).startswith("3 of 4 layouts compute what one rank computes, 1 did not;")
+    assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 did not;")
     (figure,) = chart.draw(data)
     assert "× wrong" in [text.get_text() for text in figure.figure.axes[0].texts]
 
@@ -42,7 +42,7 @@ def test_layouts_that_ran_without_a_proof_are_not_said_to_compute_the_same() -> 
     chart = Layouts()
     data = chart.select(read)
     assert data is not None
-    assert chart.answer(data).startswith("2 of 3 layouts compute what one rank computes, 1 ran without that proof;")
+    assert chart.answer(data).startswith("2 of 3 cases compute what one rank computes, 1 ran without that proof;")
 
 
 def test_numbers_of_ranks_are_panels_of_their_own() -> None:
@@ -58,9 +58,7 @@ def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*ROWS, *trained("cp4", status="timeout", context="ring")]))
     assert data is not None
-    assert chart.answer(data).startswith(
-        "3 of 4 layouts compute what one rank computes, 1 ended before that was known;"
-    )
+    assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 ended before that was known;")
 
 
 def test_layouts_too_few_to_rank_are_counted_below_the_chart() -> None:
@@ -89,6 +87,20 @@ def test_on_gpus_the_answer_tells_how_much_of_the_peak_that_is() -> None:
     data = Layouts().select(of_rows(rows))
     assert data is not None
     assert "is dp4, with 9 tokens/s per rank, 41.2 % of the peak (MFU, palm); the runner-up" in Layouts().answer(data)
+
+
+def test_of_two_runs_cases_are_counted_and_the_run_is_named_as_one() -> None:
+    """Of 3 layouts in runs a and b the answer said 'All 6 layouts', and 'the fastest of 3 for tiny, a on 4 ranks'."""
+    rows = [row for run in "ab" for name in ("dp4", "cp4", "tp4") for row in step(name, 9 + ord(run), run=run)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert (
+        Layouts()
+        .answer(data)
+        .startswith(
+            "All 6 cases compute what one rank computes; the fastest of 3 for tiny, run a on 4 ranks are dp4, cp4, tp4"
+        )
+    )
 
 
 def test_bars_do_not_say_what_all_of_them_share() -> None:
