@@ -236,9 +236,24 @@ def _saving(curve: Curve) -> str:
     verb = "lowered" if change < 0 else "raised"
     of = scale("B", [before, after])
     sizes = f"from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}{_cost(curve, degree, verb)}"
+    who = f"sequence parallelism {_activations(curve)}"
     if abs(change) < 0.005:
-        return f"sequence parallelism left peak memory at tp{degree:.0f} as it was, at {of.text(before, 3)} {of.unit}."
-    return f"sequence parallelism {verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} %, {sizes}."
+        return f"{who}left peak memory at tp{degree:.0f} as it was, at {of.text(before, 3)} {of.unit}."
+    return f"{who}{verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} %, {sizes}."
+
+
+def _activations(curve: Curve) -> str:
+    """What sequence parallelism saved of activations at each degree where both were measured, the least degree first;
+    nothing where it saved none somewhere."""
+    held: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for case, _ in curve.steps:
+        if size := case.value("peak_memory", "activations"):
+            held[case.layout.sp].setdefault(case.layout.tp, size)
+    saved = {degree: 1 - held[True][degree] / held[False][degree] for degree in sorted(held[True].keys() & held[False])}
+    if not saved or min(saved.values()) <= 0:
+        return ""
+    said = ", ".join(f"{percent(share)} at tp{degree}" for degree, share in saved.items())
+    return f"lowered peak activations by {said}, and "
 
 
 def _cost(curve: Curve, degree: float, verb: str) -> str:

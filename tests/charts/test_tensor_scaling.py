@@ -52,6 +52,21 @@ def test_what_sequence_parallelism_costs_stands_beside_what_it_saves() -> None:
     assert answer([*rows[:-2], *wide]).endswith("by 25 %, from 40 to 30 MiB.")
 
 
+def test_what_sequence_parallelism_saves_of_activations_is_said_at_each_degree() -> None:
+    """sp_scale asks for activations at each degree, and was told the peak at the largest."""
+
+    def held(layout: str, activations: float, speed: float = 500) -> list[Row]:
+        rows = step(layout, speed, 40 * MIB)
+        of = {"detail": {"category": "activations"}, "value": activations}
+        return [*rows, rows[-1]._replace(**of)]
+
+    rows = [*step("tp1", 900), *held("tp2", 10 * MIB), *held("tp2+sp", 8 * MIB), *held("tp4", 8 * MIB)]
+    assert answer([*rows, *held("tp4+sp", 4 * MIB)]).endswith(
+        "; sequence parallelism lowered peak activations by 20 % at tp2, 50 % at tp4, and left peak memory at tp4 as "
+        "it was, at 40 MiB."
+    )
+
+
 def test_iterations_that_differ_much_stand_beside_their_figure() -> None:
     wide = [row._replace(low=row.value * 0.9, high=row.value * 1.1) for row in step("tp1", 2000) if row.value]
     assert answer([*wide, *step("tp2", 1500)]).startswith(
