@@ -230,7 +230,7 @@ class Lines:
 
     @property
     def _columns(self) -> tuple[Column, ...]:
-        numbers = (Column(name, self.unit) for name in ("value", "low", "high", "expected"))
+        numbers = (Column(name, self.unit) for name in ("value", "low", "high", _expected(self.series) or "expected"))
         return Column("curve"), Column(self.x_label), *numbers, Column("outcome")
 
     def _entries(self) -> Iterator[Entry]:
@@ -299,11 +299,17 @@ def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[floa
         )  # fmt: skip
 
 
+def _expected(series: Sequence[Series]) -> str:
+    """What expected values are called where there are some: of bounds alone ``expected at most``."""
+    bases = {mark.basis.startswith("at most") for curve in series for mark in curve.marks if mark.expected is not None}
+    return ("expected at most" if bases == {True} else "expected") if bases else ""
+
+
 def _say_what_is_hollow(figure: Figure, series: Sequence[Series]) -> None:
     """What diamonds are, and a line for each size that ran on other hosts: between it and the others lies the
     difference of hosts, too."""
-    bases = {mark.basis.startswith("at most") for curve in series for mark in curve.marks if mark.expected is not None}
-    diamonds = [f"◇ expected{' at most' if bases == {True} else ''}"] if bases else []
+    expected = _expected(series)
+    diamonds = [f"◇ {expected}"] if expected else []
     sentences = dict.fromkeys(
         f"hollow: {moved_sentence(mark.world_size, mark.hosts, before)}"
         for curve in series

@@ -102,6 +102,15 @@ def test_crosses_of_a_panel_stand_at_one_height_at_its_foot_unless_a_curve_passe
     assert heights(Mark(1, 3.0), Mark(4, 3.1)) == [0.04, 0.04]
 
 
+@pytest.mark.parametrize(("basis", "name"), [("at most; the peak", "expected at most"), ("a price", "expected")])
+def test_a_bound_is_called_so_in_table_and_tooltip_as_below_the_axes(basis: str, name: str) -> None:
+    """A point told 'expected 46,236' beside 15,658, of a bound that no step reaches."""
+    series = [Series("TP", (Mark(1, 5.0, expected=9.0, basis=basis), Mark(2, 4.0)))]
+    panel = Lines("t", series, "s", {1: "tp1", 2: "tp2"}, x_label="x").panel()
+    assert [column.name for column in panel.columns][-2] == name
+    assert f"◇ {name}" == panel.figure.get_supxlabel()
+
+
 @pytest.mark.parametrize("many", [2, 12, 31])
 def test_names_at_the_ends_do_not_touch_steep_curves(many: int) -> None:
     """Of 31 sizes the last marker of send_recv stood against the first letter of its name."""
