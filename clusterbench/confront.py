@@ -35,7 +35,10 @@ def steps_of_run(folder: Path) -> StepTable:
     reading = derive.read(RunFolder.open(folder))
     cases = [case for case in reading.trained if case.row.benchmark == BENCHMARK]
     if not cases:
-        raise SuiteError(f"{folder} has no case of {BENCHMARK}, so there is nothing to price.")
+        raise SuiteError(
+            f"{folder} has no case of {BENCHMARK}, so there is nothing to price or to calibrate by.\n"
+            "hint: a suite with training steps makes one, such as suites/calibrate.yaml"
+        )
     rows = [_row(number, case, reading) for number, case in enumerate(cases, 1)]
     step = max(case.row.version for case in cases)
     machine = fingerprint_of(reading.environment, step)

@@ -55,14 +55,14 @@ def listed(noun: str, names: Collection[object]) -> str:
     return f"{noun if len(names) == 1 else f'{noun}s'} {', '.join(map(str, names))}"
 
 
-def few(names: Collection[object], most: int = 4) -> str:
-    """The first ``most`` of what may be many, and how many are left.
+def few(names: Collection[object], most: int = 4, comma: str = ", ") -> str:
+    """The first ``most`` of what may be many, with ``comma`` between them, and how many are left.
 
     >>> few(["n1", "n2"]), few(range(6))
     ('n1, n2', '0, 1, 2, 3 and 2 more')
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(str, islice(names, most))) + more
+    return comma.join(map(str, islice(names, most))) + more
 
 
 def short(text: str, most: int = 80, mark: str = "...") -> str:

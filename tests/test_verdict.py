@@ -107,7 +107,7 @@ def test_a_case_that_fails_in_each_repeat_is_one() -> None:
 def test_a_case_that_has_not_run_is_missing() -> None:
     found = judged(good(ONE))
     assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
-    assert found.measured.sentence == "1 of 2 cases; 1 not run yet"
+    assert found.measured.sentence == ("1 of 2 cases; 1 not run yet ('clusterbench run --resume' goes on with them)")
 
 
 def test_a_repeat_or_a_record_that_lacks_is_missing() -> None:

@@ -13,7 +13,7 @@ LEAST_BYTES = 2**16
 """Of a smaller message most of the time is latency, and it tells no rate of a link."""
 
 Place = tuple[str, str, int]
-"""Run, device and number of nodes."""
+"""Run, device and number of nodes over which ranks talk."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,17 @@ def links(rows: Iterable[Row], cluster: Cluster | None = None) -> Links:
 
 
 def _place(row: Row) -> Place:
-    return row.run, row.device, row.num_nodes
+    return row.run, row.device, _num_nodes(row)
+
+
+def _num_nodes(row: Row) -> int:
+    """Nodes whose ranks talk with each other: 1 along tp, the innermost axis, where its groups stay within a node."""
+    is_inner = row.point.get("axis") == "tp" and row.point.get("rank_order", "megatron") == "megatron"
+    of_node, group = row.world_size // max(1, row.num_nodes), row.point.get("group_size")
+    return 1 if is_inner and isinstance(group, int) and group > 0 and of_node % group == 0 else row.num_nodes
 
 
 def worded(name: str, row: Row) -> str:
     """``median link, measured, 2 nodes``."""
-    return f"{name}, {row.num_nodes} nodes" if row.num_nodes > 1 else name
+    num_nodes = _num_nodes(row)
+    return f"{name}, {num_nodes} nodes" if num_nodes > 1 else name

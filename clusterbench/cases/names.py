@@ -39,12 +39,19 @@ def names(rows: Iterable[Row], quiet: Collection[str] = (), without: Collection[
 
 
 def choices(rows: Iterable[Row], quiet: Collection[str], without: Collection[str] = ()) -> Callable[[Row], list[str]]:
-    """How the step of a row is shared beside its layout, in words; the ``quiet`` options only where they differ."""
-    values: dict[str, set[object]] = {option: set() for option in quiet}
-    for row in _one_a_case(rows):
-        for option in values.keys() & row.point.keys():
-            values[option].add(row.point[option])
-    silent = {option for option, given in values.items() if len(given) < 2} | set(without)
+    """How the step of a row is shared beside its layout, in words; the ``quiet`` options only where they differ.
+
+    An option that only some layouts have differs where two that have it do, or two cases of one layout.
+    """
+    points = [row.point for row in _one_a_case(rows)]
+    having = {option: [point for point in points if option in point] for option in quiet}
+    differing = {
+        option
+        for option, those in having.items()
+        for layouts in [{point.get("layout") for point in those}]
+        if len({point.get(option) for point in points if point.get("layout") in layouts}) > 1
+    }
+    silent = {option for option in quiet if option not in differing} | set(without)
     said = [option for option in sharing() if option not in silent]
     return lambda row: list(_choices(row.point, said))
 
@@ -123,7 +130,7 @@ def _words(row: Row, options: Iterable[str]) -> Iterator[str]:
             elif option.isupper():
                 yield f"{option}={value}"
             else:
-                yield str(value) if option == "run" else say(option.replace("_", " "), value)
+                yield f"run {value}" if option == "run" else say(option.replace("_", " "), value)
 
 
 @cache

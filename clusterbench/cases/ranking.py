@@ -27,6 +27,8 @@ _MOST_PARTS, _LEAST_POINTS = 2, 1.0
 _AS_MUCH = 0.02  # of a step: a smaller difference is no reason
 DIFFERS = "differs: "
 EXPOSED = "exposed communication of a traced step"
+OF_BFLOAT16 = "datasheet bfloat16"
+"""The peak that a step with eight-bit products is held against beside that of eight bits."""
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 """In the order in which a heatmap's cell and what lost in it say them."""
 
@@ -82,6 +84,19 @@ def mfus(case: Trained) -> dict[Mfu, float]:
         for row in rows
         if row.value is not None and sound(row.value)
     }
+
+
+def share_of_peak(case: Trained, convention: str = "palm") -> float | None:
+    """Of the datasheet's, as a fraction; of a step with eight-bit products that of bfloat16."""
+    of_bfloat16 = case.value("mfu", convention, OF_BFLOAT16)
+    return case.value("mfu", convention, "datasheet") if of_bfloat16 is None else of_bfloat16
+
+
+def used_of_peak(case: Trained) -> str:
+    """``, 41.0 % of the peak (MFU, palm)`` behind a speed; nothing where the peak is not known, as of a CPU."""
+    share = share_of_peak(case)
+    peak = "the peak" if case.value("mfu", "palm", OF_BFLOAT16) is None else "bfloat16's peak"
+    return f", {100 * share:.1f} % of {peak} (MFU, palm)" if share else ""
 
 
 # Who is ahead
@@ -238,11 +253,14 @@ def _interval(compared: Comparison, of_repeats: bool) -> str:
     assert compared.low is not None
     assert compared.high is not None
     assert compared.smallest is not None
-    between = f"with 95 % confidence by {percent(compared.low - 1)} to {percent(compared.high - 1)}"
+    between = f"from {percent(compared.low - 1)} to {percent(compared.high - 1)}"
     of = f"{_counted(compared, of_repeats)}{'' if of_repeats else '; another start may differ by more'}"
     if not compared.differs:
-        return f"They are not told apart: {between} ({of}). Less than {percent(compared.smallest)} would not show."
-    return f"That is more than noise: {between} ({of})."
+        return (
+            f"They are not told apart: with 95 % confidence the difference is {between} ({of}), and one below "
+            f"{percent(compared.smallest)} would not show."
+        )
+    return f"That is more than noise: with 95 % confidence {between} ({of})."
 
 
 # Why the others are not

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_IN_A_PANEL, MOST_LEVELS, MOST_OTHERS = 6, 4, 5
 MOST_PANELS, MOST_OPERATIONS = 3, 12
+MOST_OF_LATENCY = 4096
+"""Bytes of a message whose time is the latency of a call, and not that of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,15 @@ class BusbwBySize(Chart[Sweep]):
             ((max(of.measured, key=_rate), of.name) for of in data.bandwidth if of.measured),
             key=lambda top: -_rate(top[0]),
         )
-        (top, name), *others = tops
-        reached = f"{name} reaches {format_value(_rate(top), 'B/s')} bus bandwidth at {format_bytes(top.x)}"
+        (top, best), *others = tops
+        reached = f"{best} reaches {format_value(_rate(top), 'B/s')} bus bandwidth at {format_bytes(top.x)}"
         shares = (
             f"{_share(_rate(top), rate)} {format_value(rate, 'B/s')} ({what})"
-            for what, rate in data.limits.get(name, {}).items()
+            for what, rate in data.limits.get(best, {}).items()
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
-        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others)]))
+        latency = _latency(curve for curve in data.latency if curve.name in {name for _, name in tops})
+        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others), latency]))
 
     def left_out(self, data: Sweep) -> str:
         drawn, there = sum(len(names) for _, names in data.panels), len(data.names)
@@ -147,6 +150,17 @@ def _others(others: Sequence[tuple[Mark, str]]) -> str:
     if len(said) > MOST_OTHERS:
         return f"The lowest of {len(said) + 1} curves: {said[-1]}."
     return f"Others, each at its best: {'; '.join(said)}."
+
+
+def _latency(curves: Iterable[Series]) -> str:
+    """What a call takes with next to no bytes, at its best of such sizes; of several curves the least and the most."""
+    small = {curve.name: [mark.value for mark in curve.measured if mark.x <= MOST_OF_LATENCY] for curve in curves}
+    times = sorted((min(filter(None, own)), name) for name, own in small.items() if any(own))
+    if not times:
+        return ""
+    said = [f"{format_value(time_s, 's')} ({name})" for time_s, name in (times[0], times[-1])]
+    took = f"from {' to '.join(said)}" if len(times) > 1 else format_value(times[0][0], "s")
+    return f"A small message takes {took}."
 
 
 def _share(value: float, rate: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names, sharing, titles
-from clusterbench.cases.ranking import doubt, percent
+from clusterbench.cases.ranking import doubt, percent, used_of_peak
 from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, bars_note, curves_note
 from clusterbench.drawing.bars import Bars
@@ -91,7 +91,7 @@ def _proven(cases: Sequence[Trained], unproven: Collection[str]) -> str:
     number = f"all {proven:,}" if proven == len(cases) else f"{proven:,} of {len(cases):,}"
     others = {"did not": wrong, "ran without that proof": untold}
     others["ended before that was known"] = len(cases) - proven - wrong - untold
-    return ", ".join([f"{number} layouts compute what one rank computes", *_counted(others)])
+    return ", ".join([f"{number} cases compute what one rank computes", *_counted(others)])
 
 
 def _counted(numbers: Mapping[str, int]) -> list[str]:
@@ -124,7 +124,7 @@ def _speed(case: Trained) -> float:
 
 def _bars(group: Sequence[Trained], under: str) -> Panel:
     """The best as bars; the others are in the table behind them."""
-    name = names(case.row for case in group)
+    name = names((case.row for case in group), quiet=sharing())
     ranked = sorted(group, key=lambda case: -_speed(case))
     best = f"\n{MOST_BARS} of {len(group):,}, the best first" if len(group) > MOST_BARS else ""
     return Bars(
@@ -140,14 +140,14 @@ def _bars(group: Sequence[Trained], under: str) -> Panel:
 
 def _sentence(group: Sequence[Trained], name_of_group: str, histories: Mapping[str, History]) -> str:
     timed = sorted((case for case in group if _speed(case)), key=_speed, reverse=True)
-    best, name = timed[0], names(case.row for case in group)
+    best, name = timed[0], names((case.row for case in group), quiet=sharing())
     fastest = [name(case.row) for case in timed if _speed(case) == _speed(best)]
     shape = str(best.point.get("shape") or "")
     work = ", ".join(filter(None, ["" if shape in name_of_group.split(", ") else shape, name_of_group]))
     where = f"{f'{work} on ' if work else ''}{best.layout.world_size} ranks"
     are = "is" if len(fastest) == 1 else "are"
-    speed = format_value(_speed(best), "tokens/s")
-    said = f"the fastest of {len(timed):,} for {where} {are} {few(fastest, _MOST_TIED)}, with {speed} per rank"
+    speed = f"{format_value(_speed(best), 'tokens/s')} per rank{used_of_peak(best)}"
+    said = f"the fastest of {len(timed):,} for {where} {are} {few(fastest, _MOST_TIED)}, with {speed}"
     if len(fastest) == len(timed):
         return f"{said}."
     runner_up = timed[len(fastest)]

@@ -14,7 +14,7 @@ from clusterbench.drawing.bars import Bars
 from clusterbench.rows import Row
 from clusterbench.run_folder.records import MOST as LARGEST
 from clusterbench.units import format_value
-from clusterbench.words import legible, plural
+from clusterbench.words import LEGIBLE, legible, plural
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -101,11 +101,14 @@ class Memory(Chart[Held]):
         workload, name = workloads(rows), names(rows)
         of_parts = {row.case for row in reading.rows_of("peak_memory") if row.value and _is_part(row)}
         drawn = {workload(row) for row in rows if row.case in of_parts}
-        # A case that ran out of memory keeps its place among the bars.
+        # A case that ended otherwise keeps its place among the bars of its workload, and one that ran out of memory
+        # has one wherever it was: where nothing of a workload fits, that is what there is to say of its memory.
         kept = [
             Bar(case, name)
             for case in cases
-            if case.row.case in of_parts or (case.row.status != "ok" and workload(case.row) in drawn)
+            if case.row.case in of_parts
+            or case.row.status == "out_of_memory"
+            or (case.row.status != "ok" and workload(case.row) in drawn)
         ]
         return Held(kept, _capacity(reading)) if drawn else None
 
@@ -134,7 +137,8 @@ class Memory(Chart[Held]):
             return ""
         lost = sum(bar.status == "out_of_memory" for bar in data.bars)
         return (
-            f"{legible(fullest.label)} holds most, {format_value(fullest.total, 'B')} on its fullest rank, "
+            f"{legible(fullest.label, 2 * LEGIBLE)} holds most, "
+            f"{format_value(fullest.total, 'B')} on its fullest rank, "
             f"{100 * fullest.total / capacity.size_bytes:.0f} % of what the GPU has "
             f"({format_value(capacity.size_bytes, 'B')}, {_SOURCES[capacity.name]})"
         ) + (f"; {plural(lost, 'case')} ran out of memory." if lost else ".")

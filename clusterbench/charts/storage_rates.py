@@ -112,6 +112,7 @@ class StorageRates(Chart[Storage]):
             ]
             words += [f"{name} {format_value(max(rates)[0], 'B/s')} ({max(rates)[1]})"] if rates else []
         said = [f"At its best the file system {' and '.join(words)}."] if words else []
+        said += _checkpoints(data.rates, said)
         read = [(rate.tokens_per_s, rate.label) for rate in data.rates if rate.tokens_per_s is not None]
         said += [f"Training gets at most {format_value(max(read)[0], 'tokens/s')} ({max(read)[1]})."] if read else []
         said += _slowest(data.files)
@@ -120,6 +121,17 @@ class StorageRates(Chart[Storage]):
 
     def left_out(self, data: Storage) -> str:
         return curves_note(len(data.rates), MOST, "cases")
+
+
+def _checkpoints(rates: list[Rate], said: list[str]) -> list[str]:
+    """What a sharded checkpoint reaches at best each way, where that is not ``said`` as the best of all."""
+    best: dict[bool, tuple[float, str]] = {}
+    for rate in rates:
+        if rate.label.startswith("checkpoint ") and rate.value is not None and not _is_cached(rate):
+            way = rate.operation in _TAKES
+            best[way] = max(best.get(way, (0.0, "")), (rate.value, rate.label))
+    left = [f"{format_value(rate, 'B/s')} ({label})" for rate, label in best.values() if label not in " ".join(said)]
+    return [f"A sharded checkpoint reaches {' and '.join(left)}."] if left else []
 
 
 def _slowest(files: list[Rate]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import NODES, apart, groups_apart
+from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import TOTAL_MEMORY, Trained, workloads
 from clusterbench.charts import Chart, Section, curves_note, said_of_each
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
@@ -186,7 +187,7 @@ def _fall(curve: Curve) -> str:
     sentence = (
         f"From tp{first.x:.0f} to tp{last.x:.0f} throughput per rank {went} from {_with_interval(first)} to "
         f"{_with_interval(last)} tokens/s ({100 * last.value / first.value:.0f} % of tp{first.x:.0f}"
-        f"{_together(curve, first, last)}"
+        f"{_together(curve, marks)}"
     )
     gaps = [mark for mark in plain.marks if mark.value is None]
     lost = "".join(f"; tp{mark.x:.0f}: {mark.status.replace('_', ' ')}" for mark in gaps)
@@ -201,14 +202,21 @@ def _with_interval(at: Mark) -> str:
     return f"{value} ({' to '.join(ends)})" if max(figures) - min(figures) > _WORTH_SAYING * at.value else value
 
 
-def _together(curve: Curve, first: Mark, last: Mark) -> str:
-    """How fast all ranks of the largest degree train, where each has less to do than at the smallest."""
+def _together(curve: Curve, marks: Sequence[Mark]) -> str:
+    """How fast all ranks of the largest degree train, where each has less to do than at the smallest, and those of a
+    degree between that train faster than both, by more than iterations differ."""
+    first, last = marks[0], marks[-1]
     ranks = {step.layout.tp: step.layout.world_size for step in curve.steps}
     few, many = (ranks[int(at.x)] for at in (first, last))
     if few == many or not first.value or last.value is None:
         return ""
     ratio = f"{last.value * many / (first.value * few):.2f}"
-    return f", so {plural(many, 'rank')} train {'' if ratio == '1.00' else f'{ratio} times '}as fast as {few}"
+    said = f", so {plural(many, 'rank')} train {'' if ratio == '1.00' else f'{ratio} times '}as fast as {few}"
+    fastest = max(marks, key=lambda at: (at.value or 0.0) * ranks[int(at.x)])
+    own = ranks[int(fastest.x)]
+    if fastest is first or _ends(fastest)[0] * own <= _ends(last)[1] * many:
+        return said
+    return f"{said}, and {own}, the fastest, {(fastest.value or 0.0) * own / (first.value * few):.2f} times"
 
 
 def _saving(curve: Curve) -> str:
@@ -227,7 +235,41 @@ def _saving(curve: Curve) -> str:
     change = after / before - 1
     verb = "lowered" if change < 0 else "raised"
     of = scale("B", [before, after])
-    sizes = f"from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}"
+    sizes = f"from {of.text(before, 3)} to {of.text(after, 3)} {of.unit}{_cost(curve, degree, verb)}"
+    who = f"sequence parallelism {_activations(curve)}"
     if abs(change) < 0.005:
-        return f"sequence parallelism left peak memory at tp{degree:.0f} as it was, at {of.text(before, 3)} {of.unit}."
-    return f"sequence parallelism {verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} %, {sizes}."
+        return f"{who}left peak memory at tp{degree:.0f} as it was, at {of.text(before, 3)} {of.unit}."
+    return f"{who}{verb} peak memory at tp{degree:.0f} by {100 * abs(change):.0f} %, {sizes}."
+
+
+def _activations(curve: Curve) -> str:
+    """What sequence parallelism saved of activations at each degree where both were measured, the least degree first;
+    nothing where it saved none somewhere."""
+    held: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for case, _ in curve.steps:
+        if size := case.value("peak_memory", "activations"):
+            held[case.layout.sp].setdefault(case.layout.tp, size)
+    saved = {degree: 1 - held[True][degree] / held[False][degree] for degree in sorted(held[True].keys() & held[False])}
+    if not saved or min(saved.values()) <= 0:
+        return ""
+    said = ", ".join(f"{percent(share)} at tp{degree}" for degree, share in saved.items())
+    return f"lowered peak activations by {said}, and "
+
+
+def _cost(curve: Curve, degree: float, verb: str) -> str:
+    """What sequence parallelism did to throughput at that degree, where it is more than iterations differ."""
+    both = (curve.throughput[name].measured for name in ("TP", "TP + SP"))
+    plain, split = (next((mark for mark in marks if mark.x == degree), None) for marks in both)
+    if plain is None or split is None or not plain.value or split.value is None:
+        return ""
+    (low, high), (own_low, own_high) = _ends(plain), _ends(split)
+    if own_low <= high and low <= own_high:
+        return ""
+    change = split.value / plain.value - 1
+    other = "lowered" if change < 0 else "raised"
+    return f", and {'' if other == verb else f'{other} '}throughput by {percent(abs(change))}"
+
+
+def _ends(at: Mark) -> tuple[float, float]:
+    ends = [end for end in (at.value, at.low, at.high) if end is not None]
+    return min(ends), max(ends)

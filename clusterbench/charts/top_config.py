@@ -22,6 +22,7 @@ from clusterbench.cases.ranking import (
     named,
     outcome,
     percent,
+    share_of_peak,
     throughput,
 )
 from clusterbench.cases.trained import Trained
@@ -106,7 +107,9 @@ def _fastest(heatmap: Heatmap, row: str) -> str:
     names = " or ".join(str(case.layout) for case in best_of[top])
     measured = sum(case.is_measured for case in heatmap.cells[row, top])
     place = f"{heatmap.row_in_words(row)} on {heatmap.where(top)}"
-    said = f"{place} with {names} ({format_value(speeds[top], 'tokens/s')}, best of {measured}"
+    share = share_of_peak(best_of[top][0])
+    used = f", MFU {100 * share:.0f} %" if share else ""
+    said = f"{place} with {names} ({format_value(speeds[top], 'tokens/s')}{used}, best of {measured}"
     if top == largest:
         return f"{said})"
     return f"{said}; {heatmap.where(largest)} reach {format_value(speeds[largest], 'tokens/s')})"

@@ -59,13 +59,14 @@ class VariablesWorth(Chart[list[Worth]]):
 
     How to read it
     --------------
-    Two cases of a ratio differ in this variable alone, and their results were proven alike. At 1 the variable changed
+    Two cases of a ratio differ in this variable alone, and their results were proven alike; NCCL_IB_DISABLE=1 over 0 is
+    what is left without InfiniBand. At 1 the variable changed
     nothing: the way that it forbids was not taken, as nccl_transport tells, or is worth nothing here. Below 1 a
-    bandwidth is lost with the second value, above 1 a latency is longer. Ways that a machine lacks, such as NVLink
+    bandwidth is lost with the value named first, above 1 a latency is longer. Ways that a machine lacks, such as NVLink
     SHARP, show nothing but 1. The axis of ratios is logarithmic.
     """
 
-    title: ClassVar[str] = "What each way is worth: with it over without"
+    title: ClassVar[str] = "What each variable is worth: one value over another"
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "forced_settings"
 
@@ -93,7 +94,7 @@ class VariablesWorth(Chart[list[Worth]]):
                 for name, rows in [*worth.curves.items()][:MOST_CURVES]
             ]
             ticks = {mark.x: format_bytes(mark.x) for curve in curves for mark in curve.marks}
-            title = f"{FIGURES[worth.figure].capitalize()}, {worth.setting}"
+            title = f"{FIGURES[worth.figure].capitalize()}, {worth.setting.replace('/', ' over ')}"
             lines = Lines(
                 title, curves, "1", ticks, "message size", logarithmic=True, ideal=1.0, ideal_name="no change"
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import apart, names, sharing
-from clusterbench.cases.ranking import doubt, percent
+from clusterbench.cases.ranking import doubt, percent, share_of_peak, used_of_peak
 from clusterbench.cases.trained import Trained, are_most, groups_of, said, unlike
 from clusterbench.charts import Chart, Section, bars_note, curves_note, said_of_each
 from clusterbench.drawing.bars import Bars
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 MOST, MOST_BARS = 4, 12
 FEWEST = 3
-OF_BFLOAT16 = "datasheet bfloat16"
-"""The peak that a step with eight-bit products is held against beside that of eight bits."""
 OF_THE_JOB = ("micro_batch_size", "gradient_accumulation_steps", "precision", "gradient_dtype")
 """Options that say how a step is done, beside those of parallelisms."""
 
@@ -79,11 +77,6 @@ def _speed(case: Trained) -> float:
     return case.value("tokens_per_s_per_rank") or 0.0
 
 
-def _mfu(case: Trained, convention: str) -> float | None:
-    of_bfloat16 = case.value("mfu", convention, OF_BFLOAT16)
-    return case.value("mfu", convention, "datasheet") if of_bfloat16 is None else of_bfloat16
-
-
 def _title(group: Sequence[Trained], data: Sequence[Sequence[Trained]]) -> str:
     if len(data) == 1:
         return f"\n{group[0].layout}"
@@ -115,9 +108,9 @@ def _panels(group: Sequence[Trained], under: str) -> list[Panel]:
             most=MOST_BARS,
         ).panel()
     ]
-    shares = [_mfu(case, "palm") for case in shown]
+    shares = [share_of_peak(case, "palm") for case in shown]
     if any(shares):
-        with_embedding = [_mfu(case, "palm_6n") for case in shown]
+        with_embedding = [share_of_peak(case, "palm_6n") for case in shown]
         panels.append(
             Bars(
                 f"MFU, of the datasheet's peak{under}{best}",
@@ -138,13 +131,11 @@ def _sentence(group: Sequence[Trained], histories: Mapping[str, History]) -> str
     timed = sorted((case for case in group if _speed(case)), key=_speed)
     best, runner_up, slowest = timed[-1], timed[-2], timed[0]
     ways, noise = _ways(group), doubt(timed[-1], timed[-2], histories)
-    share, is_of_bfloat16 = _mfu(best, "palm"), best.value("mfu", "palm", OF_BFLOAT16) is not None
-    peak = "bfloat16's peak" if is_of_bfloat16 else "the peak"
-    used = f", {100 * share:.1f} % of {peak} (MFU, palm)" if share else ""
     of = f" of {best.point['shape']}" if best.point.get("shape") else ""
     return (
         f"The fastest of {len(timed)} ways to do a step{of} with {best.layout} is {ways[best.row.case]}: "
-        f"{format_value(_speed(best), 'tokens/s')} per rank{used}. The runner-up, {ways[runner_up.row.case]}, takes "
+        f"{format_value(_speed(best), 'tokens/s')} per rank{used_of_peak(best)}. "
+        f"The runner-up, {ways[runner_up.row.case]}, takes "
         f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {ways[slowest.row.case]}, "
         f"{percent(_speed(best) / _speed(slowest) - 1)}.{noise and f' Of the first two: {noise[0].lower()}{noise[1:]}'}"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from clusterbench.cases import Reading
@@ -144,7 +144,12 @@ def examine(reading: Reading) -> dict[str, Answer]:
     """What every diagnosis says, by its name; of a dry run and of shared GPUs none of a machine."""
     without = reading.is_dry or reading.shares_gpus
     kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not without}
-    return {name: kind().answer(reading) for name, kind in kinds.items()}
+    answers = {name: kind().answer(reading) for name, kind in kinds.items()}
+    if not reading.is_imported:
+        return answers
+    # What a run with more tools could judge of a machine does not help an import.
+    own = {name for name, kind in kinds.items() if kind.subject == "machine"}
+    return {name: replace(answer, not_judged=()) if name in own else answer for name, answer in answers.items()}
 
 
 def wrong_figures(reading: Reading) -> dict[str, str]:

@@ -79,8 +79,8 @@ class Drift(Diagnosis):
         timed = sum(bool(_times(history)) for history in reading.histories) if reading.plan.for_s else 0
         if timed > len(enough):
             needs = next((number for number in range(FEWEST, MOST) if _would_show(number, timed)), MOST)
-            few = plural(timed - len(enough), "case")
-            open_.append(NotJudged(few, "too few repeats to tell a drift from noise", f"{needs} or more"))
+            what = f"drift of {plural(timed - len(enough), 'case')}"
+            open_.append(NotJudged(what, "too few repeats to tell it from noise", f"{needs} repeats or more"))
         if noisy and not steady:
             open_.append(_too_noisy(noisy, times))
         findings = sorted(found.values(), key=lambda finding: (finding.severity == "note", finding.where))
@@ -136,7 +136,7 @@ def _too_noisy(hidden: Mapping[str, float], times: Mapping[str, Sequence[float]]
     excess = {case: math.log1p(change) / math.log1p(LEAST) for case, change in hidden.items()}
     wanted = max(math.ceil(max(1.1, excess[case]) ** 2 * len(times[case])) for case in hidden)
     takes = f"about {wanted} repeats" if wanted <= MOST_REPEATS else "a quieter machine"
-    return NotJudged(plural(len(hidden), "case"), f"with this noise {_not_shown(hidden)}", takes)
+    return NotJudged(f"drift of {plural(len(hidden), 'case')}", f"with this noise {_not_shown(hidden)}", takes)
 
 
 def _finding(history: History, shift: Shift, values: Sequence[float], p: float) -> Finding:

@@ -47,7 +47,9 @@ class FailedCase(Diagnosis):
         lost = [_finding(history, fault) for history in reading.histories for fault in history.faults]
         later = [finding for history in reading.histories for finding in _passed_later(history)]
         ended = sum(history.outcome is not None for history in reading.histories)
-        return Answer((*lost, *later), (f"{plural(ended, 'case')} ended as asked",) if ended and not lost else ())
+        # Of an import nothing was asked: what crashed in its source is no fault, and no health either.
+        as_asked = ended and not lost and not reading.is_imported
+        return Answer((*lost, *later), (f"{plural(ended, 'case')} ended as asked",) if as_asked else ())
 
 
 def _finding(history: History, fault: Outcome) -> Finding:

@@ -9,9 +9,10 @@ from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.formulas.attribution import Part
 from clusterbench.rows import Row
 from clusterbench.units import format_value
-from clusterbench.words import plural
+from clusterbench.words import few, plural
 
-_TAKES = "rates that were measured on this machine: clusterbench calibrate RUN, docs/prediction.md"
+_ON_IT = "that were measured on this machine: clusterbench calibrate RUN, docs/prediction.md"
+_TAKES = f"rates {_ON_IT}"
 
 
 class SlowerThanExpected(Diagnosis):
@@ -98,7 +99,8 @@ def _doubted(measured: Iterable[Row], prices: Mapping[str, PricedCase]) -> Itera
     rates = dict.fromkeys(name for of_case in doubted for name in of_case.price.unmeasured)
     why = [f"their prices rest on {', '.join(rates)}, not measured on this machine"] if rates else []
     why += dict.fromkeys(doubt for of_case in doubted for doubt in of_case.doubts)
-    yield NotJudged(f"{plural(len(doubted), 'step')} against their price", "; ".join(why), _TAKES)
+    takes = f"rates of {few([*rates], 3)} {_ON_IT}" if rates else _TAKES
+    yield NotJudged(f"{plural(len(doubted), 'step')} against their price", "; ".join(why), takes)
 
 
 def _unpriced(reading: Reading) -> Iterator[NotJudged]:

@@ -21,9 +21,9 @@ class Unstable(Diagnosis):
     -----------------
     A coefficient of variation (standard deviation over mean of the iteration times, all repeats together) above 5 %,
     or a slowest iteration above 1.5 times the median. These are nccl-tests' own limits. Two samples have no spread to
-    speak of, so that such a case is not judged. Where most cases are unsteady, that is one finding about the machine.
-    And on GPUs products, copies and training steps of which no two stretches of the warm-up, half a second each or
-    longer, agreed within 1 % in ten seconds: clocks had not settled when they were timed.
+    speak of, so that such a case is not judged. Where more than five cases and most of them are unsteady, that is one
+    finding about the machine. And on GPUs products, copies and training steps of which no two stretches of the warm-up,
+    half a second each or longer, agreed within 1 % in ten seconds: clocks had not settled when they were timed.
 
     Why it matters
     --------------
@@ -98,9 +98,8 @@ def _too_few(reading: Reading, cases: Set[str]) -> Iterator[NotJudged]:
         if history.pooled is not None and history.case.id in cases:
             counts[len(history.pooled.seconds[0])].append(history.case.id)
     for count, own in sorted(counts.items()):
-        yield NotJudged(
-            plural(len(own), "case"), f"{plural(count, 'iteration')}, too few to tell", f"{TOO_FEW + 1} or more"
-        )
+        why, takes = f"{plural(count, 'iteration')}, too few to tell", f"{TOO_FEW + 1} iterations or more"
+        yield NotJudged(plural(len(own), "case"), why, takes)
 
 
 def _words(row: Row) -> str:

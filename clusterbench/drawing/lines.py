@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -197,7 +198,9 @@ class Lines:
 
     def _set_places(self, axes: Axes) -> None:
         axes.set_xticks([*self._named.values()], [legible(self.x_ticks[x]) for x in self._named])
-        axes.set_xlim(-0.35, len(self.x_ticks) - 0.65)
+        # Of many places a third of one is less than a marker, and names at the ends would touch it.
+        beside = max(0.35, 0.025 * len(self.x_ticks))
+        axes.set_xlim(-0.35, len(self.x_ticks) - 1 + beside)
         axes.set_xlabel(self.x_label)
 
     def _say_names(self, figure: Figure, axes: Axes) -> None:
@@ -216,7 +219,7 @@ class Lines:
         heights = {
             curve.name: [(self._place[mark.x], height(mark.value)) for mark in curve.measured] for curve in self.series
         }
-        _missing(axes, self._numbered, self._place, [point for points in heights.values() for point in points])
+        _missing(axes, self._numbered, self._place, [sorted(points) for points in heights.values() if points])
         ends = [
             (max(points)[1], number, curve.name) for number, curve in self._numbered if (points := heights[curve.name])
         ]
@@ -227,7 +230,7 @@ class Lines:
 
     @property
     def _columns(self) -> tuple[Column, ...]:
-        numbers = (Column(name, self.unit) for name in ("value", "low", "high", "expected"))
+        numbers = (Column(name, self.unit) for name in ("value", "low", "high", _expected(self.series) or "expected"))
         return Column("curve"), Column(self.x_label), *numbers, Column("outcome")
 
     def _entries(self) -> Iterator[Entry]:
@@ -296,11 +299,17 @@ def _line(axes: Axes, curve: Series, number: int, of: Scale, place: Mapping[floa
         )  # fmt: skip
 
 
+def _expected(series: Sequence[Series]) -> str:
+    """What expected values are called where there are some: of bounds alone ``expected at most``."""
+    bases = {mark.basis.startswith("at most") for curve in series for mark in curve.marks if mark.expected is not None}
+    return ("expected at most" if bases == {True} else "expected") if bases else ""
+
+
 def _say_what_is_hollow(figure: Figure, series: Sequence[Series]) -> None:
     """What diamonds are, and a line for each size that ran on other hosts: between it and the others lies the
     difference of hosts, too."""
-    bases = {mark.basis.startswith("at most") for curve in series for mark in curve.marks if mark.expected is not None}
-    diamonds = [f"◇ expected{' at most' if bases == {True} else ''}"] if bases else []
+    expected = _expected(series)
+    diamonds = [f"◇ {expected}"] if expected else []
     sentences = dict.fromkeys(
         f"hollow: {moved_sentence(mark.world_size, mark.hosts, before)}"
         for curve in series
@@ -315,9 +324,18 @@ def _missing(
     axes: Axes,
     numbered: Sequence[tuple[int, Series]],
     place: Mapping[float, float],
-    points: Sequence[tuple[float, float]],
+    curves: Sequence[Sequence[tuple[float, float]]],
 ) -> None:
-    """A cross for every case without a figure, where the curves leave room: a gap must have a reason."""
+    """A cross for every case without a figure, as a gap must have a reason: at the foot, or all at the top where
+    ``curves``, points from left to right, pass the foot there."""
+    gaps = {place[mark.x] for _, curve in numbered for mark in curve.marks if mark.value is None}
+    passing = [
+        float(np.interp(gap, [at for at, _ in curve], [height for _, height in curve]))
+        for gap in gaps
+        for curve in curves
+        if curve[0][0] <= gap <= curve[-1][0]
+    ]
+    at_top = bool(passing) and sum(passing) / len(passing) < 0.5
     crowd: dict[float, int] = {}
     for number, curve in numbered:
         for gap in curve.marks:
@@ -325,8 +343,6 @@ def _missing(
                 continue
             shift = crowd.get(gap.x, 0)
             crowd[gap.x] = shift + 1
-            near = [height for position, height in points if abs(position - place[gap.x]) <= 1]
-            at_top = bool(near) and sum(near) / len(near) < 0.5
             x, colour = place[gap.x] + 0.16 * shift, PALETTE[number % len(PALETTE)]
             across = axes.get_xaxis_transform()
             axes.plot(

@@ -289,7 +289,7 @@ def _conduct(
 
     reckoned = options.seconds_of and sum(options.seconds_of(execution.case) for execution in executions)
     how_long = f", about {duration(reckoned)}" if reckoned else ""
-    ranks = f"on {cluster.world_size} ranks"
+    ranks = f"on {plural(cluster.world_size, 'rank')}"
     if executions:
         is_over = spent_s(outcomes) >= plan.for_s
         until = "" if is_over else f", and again until they have taken {duration(plan.for_s)}"

@@ -378,7 +378,7 @@ def _over_matmul(
     detail = _by_matmul(row.detail["flops_convention"], name_of_peak)
     if peak is None:
         if row.detail["flops_convention"] == "palm":
-            why = f"no matmul in {dtype} on {row.world_size} ranks was measured in this run"
+            why = f"no matmul in {dtype} on as many ranks was measured in this run"
             yield row.beside("mfu", "fraction", None, None, None, detail, why)
         return
     assert row.value is not None

@@ -93,7 +93,7 @@ class ExpertParallel(Parallelism):
         "real",
         "real: tokens go where the router sends them; balanced: every expert gets as many, weighted by the router",
         choices=("real", "balanced"),
-        label="{}",
+        label="{} routing",
     )
     expert_overlap: bool = option(
         False,

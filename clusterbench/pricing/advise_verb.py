@@ -134,7 +134,7 @@ def heatmaps(asked: Asked, shapes: Sequence[str]) -> Iterator[Heatmap]:
     of, questions = named_profile(asked.profile), [asked.question(shape) for shape in shapes]
     for head, known in asked.by_network(questions[0].card):
         cells = [cell for question in questions for cell in top_layouts(question, of, known)]
-        framework = comment(f"prices are of the steps of {asked.profile}, as 'clusterbench list profiles' names it")
+        framework = comment(f"prices are of the profile '{asked.profile}', which 'clusterbench list profiles' explains")
         yield Heatmap([*head, *framework], cells)
 
 

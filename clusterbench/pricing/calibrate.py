@@ -15,6 +15,7 @@ from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.rates import LEAST, RATES, KnownRates, rates_with
 from clusterbench.pricing.work import StepWork
 from clusterbench.types import split_key
+from clusterbench.words import plural
 
 FITTED = ("matmul", "attention", "memory", "operator_time", "collective_time", "pipeline_factor", "step_time")
 """Rates that measured steps determine; the others are probed."""
@@ -289,7 +290,7 @@ def _slopes(works: Sequence[StepWork], known: KnownRates, names: Sequence[str], 
     return np.array([(each - here) / _STEP for each in ahead]).T.reshape(len(works), len(names))
 
 
-def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> KnownRates:
+def rates_after(found: Fit, known: KnownRates, num_steps: int, profile: str) -> KnownRates:
     """``known`` with what a fit found in its place; a rate that the runs did not determine keeps its origin."""
     rates: dict[str, Expectation] = {}
     deviations = np.sqrt(np.diag(found.covariance))
@@ -301,10 +302,10 @@ def rates_after(found: Fit, known: KnownRates, num_runs: int, profile: str) -> K
         is_left = _is_left(_spread(name, known), after)
         for key, rate in of_name.items():
             origin = rate.origin if is_left else "calibrated"
-            rates[key] = replace(_moved(rate, math.exp(moved), deviation, least, num_runs), origin=origin)
+            rates[key] = replace(_moved(rate, math.exp(moved), deviation, least, num_steps), origin=origin)
     if found.model_error is not None:
         rates["model_error"] = found.model_error
-    return known.but(rates, f"{known.name}, calibrated by {num_runs} runs", profile)
+    return known.but(rates, f"{known.name}, calibrated by {plural(num_steps, 'step')}", profile)
 
 
 def _at_least(model_error: Expectation, off: Vector, explained: float) -> Expectation:
@@ -422,7 +423,7 @@ def _spread(name: str, known: KnownRates) -> float:
     return max(rate.spread for key, rate in known.by_key.items() if split_key(key)[0] == name)
 
 
-def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_runs: int) -> Expectation:
+def _moved(rate: Expectation, factor: float, deviation: float, least: float, num_steps: int) -> Expectation:
     value, spread = max(least, rate.value * factor), math.exp(TWO_SIDED_80 * deviation)
-    source = f"{num_runs} runs, on {rate.source}"
+    source = f"{plural(num_steps, 'measured step')}, on {rate.source}"
     return replace(rate, value=value, low=max(least, value / spread), high=value * spread, source=source)

@@ -31,7 +31,7 @@ from clusterbench.report.headline import Headline
 from clusterbench.report.markdown import MOST_CASES, as_markdown
 from clusterbench.report.prices import prices_text
 from clusterbench.report.statements import can_say, cannot_say
-from clusterbench.report.suspects import suspects
+from clusterbench.report.suspects import between_hosts, suspects
 from clusterbench.report.table import FIRST_PAGE, MOST_SAMPLED, CaseColumn, case_link, columns, details, facts
 from clusterbench.report.template import css, template
 from clusterbench.run_folder import RunFolder
@@ -48,6 +48,7 @@ _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 6  # sentences of charts above the first of them
 _FEW_BENCHMARKS = 3  # that one chart may speak for
 _MOST_NAMED = 6
+_MOST_FILES = 2  # of an import, beside its source
 _MOST_SOURCES = 4  # runs below a figure that leaves its page
 _HALF = 456  # points: a wider figure has letters too small to read in half the page; page.css: .figures
 _MOST_COLUMNS = 8  # of a table in Markdown
@@ -176,6 +177,7 @@ def page(
         verdict=judged,
         summary=[(name, value) for name, value in circumstances(reading) if not runs or name not in runs[0]],
         suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
+        between_hosts=few(between_hosts(answers), _MOST_NAMED),
         num_hosts=_num_hosts(reading),
         most_suspects=_MOST_SUSPECTS,
         findings=[_group(name, found, places) for name, found in _worst_first(answers)],
@@ -454,6 +456,9 @@ def circumstances(reading: Reading) -> Iterator[tuple[str, str]]:
     """What was run on what: machine, device, hosts, network and versions, when, for how long, and how many cases."""
     cluster = reading.plan.cluster
     device = cluster.gpu_name or cluster.cpu_name or cluster.device
+    of = mapping(reading.environment.get("imported"))
+    if files := mapping(of.get("files")):
+        yield "source", f"{of.get('source')} ({few(files, _MOST_FILES)})"
     if reading.is_imported and cluster.device == "cpu":  # few texts say on what their ranks computed
         yield "machine", machine(cluster).replace("CPU rank", "rank")
     else:

@@ -182,7 +182,7 @@ const home = (() => {
       ...lines.map((line) => element("tr", {}, ...columns.map((column) => cell(column, line)))),
     );
     byId("shown").textContent = matching.length === count
-      ? `${grouped.format(count)} cases`
+      ? `${grouped.format(count)} ${count === 1 ? "case" : "cases"}`
       : `${grouped.format(matching.length)} of ${grouped.format(count)} cases`;
     byId("page").textContent = `page ${page + 1} of ${pages}`;
     byId("previous").disabled = page === 0;

@@ -16,14 +16,17 @@ from clusterbench.drawing.svg import svg
 from clusterbench.layout import ParallelLayout
 from clusterbench.own_copy import version
 from clusterbench.pricing import advise_verb, spent
-from clusterbench.pricing.advice import Candidate
+from clusterbench.pricing.advice import Candidate, order_words
 from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.top_layouts import TopLayouts
+from clusterbench.report.glossary import glossary, words_in
 from clusterbench.report.template import css, template
 from clusterbench.rows import Row
+from clusterbench.words import few
 
 _HERE = Path(__file__).parent
 _TITLE = "Fastest layout by price, tokens/s; nothing was measured"
+_MOST_ALIKE = 3
 _COLUMNS = (
     Column("model"),
     Column("nodes", "1"),
@@ -34,6 +37,8 @@ _COLUMNS = (
     Column("to", "tokens/s"),
     Column("MFU", "fraction"),
     Column("memory of the fullest GPU", "B"),
+    Column("in the card"),
+    Column("as fast"),
     Column("price goes to (%)"),
     Column("never held against a measurement"),
 )
@@ -59,6 +64,7 @@ def predicted_page(found: Sequence[advise_verb.Heatmap]) -> str:
             }
             for number, (heatmap, panel) in enumerate(zip(found, panels, strict=True))
         ],
+        words_in=lambda markup: words_in(markup, glossary()),
         version=version(),
         css=css(),
     )
@@ -128,6 +134,12 @@ def _row(cell: TopLayouts, status: str) -> Row:
     )
 
 
+def _as_fast(ranked: Sequence[Candidate]) -> list[str]:
+    """Those whose price does not tell them from the first's."""
+    first, *others = ranked
+    return [other.words for other in others if order_words(first.step_s, other.step_s) == "as fast"]
+
+
 def _tokens_per_s(cell: TopLayouts, step_s: float) -> float:
     """Of all GPUs together."""
     return cell.question.global_batch_size * cell.question.seq_len / step_s
@@ -138,7 +150,7 @@ def _cells(cell: TopLayouts) -> tuple[str | float | None, ...]:
     where = of.shape.name, float(of.num_nodes), float(of.world_size)
     if cell.price is None:
         why = f"none of {cell.tried} forms fits" if cell.tried else "no layout is legal"
-        return *where, why, *[None] * 5, "", ""
+        return *where, why, *[None] * 5, "", "", "", ""
     first = cell.ranked[0]
     return (
         *where,
@@ -146,6 +158,8 @@ def _cells(cell: TopLayouts) -> tuple[str | float | None, ...]:
         *(_tokens_per_s(cell, seconds) for seconds in (first.step_s, cell.price.high_s, cell.price.low_s)),
         cell.mfu(first),
         first.memory_bytes,
+        first.fits,
+        few(_as_fast(cell.ranked), _MOST_ALIKE, "; "),
         spent(cell.price.parts),
         ", ".join(not_validated(first.priced)),
     )

@@ -36,12 +36,10 @@ def _can(reading: Reading) -> Iterator[str]:
         )
         yield "Traffic: every collective of a step with its bytes, and how many wait for one another."
         return
-    if metrics & {"parity_loss", "parity_gradients"}:
-        whose = (
-            "each layout"
-            if not reading.unproven
-            else f"each layout but those of {plural(len(reading.unproven), 'case')}"
-        )
+    if _proven(reading):
+        unproven = len(reading.unproven)
+        those = "that" if unproven == 1 else "those"
+        whose = f"each layout but {those} of {plural(unproven, 'case')}" if unproven else "each layout"
         yield (
             f"Correctness: {whose} was held against one rank on a small twin of the model before it was timed; the "
             "deviations stand in the parity columns beside their tolerance."
@@ -63,6 +61,12 @@ def _can(reading: Reading) -> Iterator[str]:
         yield f"Speed: of this job on these {reading.plan.cluster.gpu_name or 'GPUs'}, as they were during the run."
 
 
+def _proven(reading: Reading) -> set[str]:
+    """Cases that were wholly held against one rank, as the verdict counts them."""
+    rows = reading.rows_of("parity_loss", "parity_gradients")
+    return {row.case for row in rows if row.value is not None} - reading.unproven.keys()
+
+
 def _cannot(reading: Reading) -> Iterator[str]:
     cluster = reading.plan.cluster
     yield from (f"What steps should have taken: {why}." for why in reading.prices.unused)
@@ -79,6 +83,8 @@ def _cannot(reading: Reading) -> Iterator[str]:
             f"Speed of the layouts of {cases} with communication: fake, of which one rank computed alone and nothing "
             "was sent. Nor are they proven: what others would have sent has no meaning."
         )
+    elif reading.unproven and not _proven(reading):
+        yield "That each step computes the right thing: no training case is proven, and the verdict says why."
     layouts = " ".join(str(history.case.layout or "") for history in reading.histories)
     if cluster.device == "cpu" and not reading.is_imported:
         yield (
@@ -100,7 +106,10 @@ def _cannot(reading: Reading) -> Iterator[str]:
         yield "That each result was right: whatever the source proved is not in its figures."
     elif cluster.num_nodes == 1:
         yield "Links between nodes: everything ran on one."
-    if reading.plan.repeats == 1 and not reading.plan.for_s and reading.histories:
+    if reading.is_imported:
+        if all(len(history.observations) < 2 for history in reading.histories):
+            yield "Whether a small difference would repeat: every case has one figure. Import several runs of the tool."
+    elif reading.plan.repeats == 1 and not reading.plan.for_s and reading.histories:
         yield "Whether a small difference would repeat: every case was measured once. Set repeats in the suite."
     yield from dict.fromkeys(
         f"{row.metric.upper()} against the {row.detail.get('peak', '')} peak: {row.basis.rstrip('.')}."

@@ -43,6 +43,16 @@ def suspects(answers: Mapping[str, Answer]) -> list[Suspect]:
     return [suspect(host, said) for host, said in worst_first]
 
 
+def between_hosts(answers: Mapping[str, Answer]) -> list[str]:
+    """What was found between hosts, as on a link, and so of none of them alone; of each place what is worst."""
+    worst: dict[tuple[str, str], str] = {}
+    for name, answer in answers.items():
+        for finding in answer.findings if diagnoses()[name].subject == "machine" else ():
+            if finding.among and not finding.host and finding.severity in _COUNTED:
+                worst.setdefault((name, finding.where), f"{in_words(name)}: {finding.title}")
+    return list(worst.values())
+
+
 def suspect(host: str, said: Sequence[Said]) -> Suspect:
     """A host with what was found on it, in any order: errors and warnings, at least one."""
     ordered = sorted(said, key=lambda each: _COUNTED.index(each[0]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Finding, NotJudged, diagnoses, in_words
@@ -13,8 +12,6 @@ from clusterbench.words import few
 
 def machine_statement(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     own = {name: answer for name, answer in answers.items() if diagnoses()[name].subject == "machine"}
-    if reading.is_imported:  # what of it a run with more tools could judge does not help it
-        own = {name: replace(answer, not_judged=()) for name, answer in own.items()}
     suspects = [title for name, answer in own.items() for title in _titles(name, answer.findings)]
     healthy = [sentence for answer in own.values() for sentence in answer.healthy]
     unjudged = [part for answer in own.values() for part in answer.not_judged]

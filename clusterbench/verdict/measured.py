@@ -79,7 +79,7 @@ def _void(answers: Mapping[str, Answer]) -> Iterator[str]:
 def _missing(faults: Mapping[str, int], waiting: int, partly: int, problems: int) -> list[str]:
     missing = [f"{count:,} {_ENDS.get(status, status)}" for status, count in faults.items()]
     if waiting:
-        missing.append(f"{waiting:,} not run yet")
+        missing.append(f"{waiting:,} not run yet ('clusterbench run --resume' goes on with them)")
     if partly:
         missing.append(f"{partly:,} lack a repeat or a whole record")
     if problems:

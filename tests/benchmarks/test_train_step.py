@@ -651,7 +651,7 @@ def test_mfu_against_the_matmul_of_this_run() -> None:
     burst = matmuls[1]._replace(metric="burst_flops_per_s_per_rank", value=16e9)
     assert [made.value for made in TrainStep.across([flops, *matmuls, burst])] == [mfu.value, hfu.value]
     (empty,) = TrainStep.across([flops])
-    assert (empty.value, empty.basis) == (None, "no matmul in float32 on 2 ranks was measured in this run")
+    assert (empty.value, empty.basis) == (None, "no matmul in float32 on as many ranks was measured in this run")
 
 
 def test_a_step_with_float8_is_held_against_matmuls_of_float8_and_those_of_bfloat16_beside() -> None:

@@ -110,7 +110,7 @@ def test_a_margin_beyond_the_noise_has_its_interval() -> None:
     assert of.margin.is_told_apart is True
     assert of.margin.longer_by == pytest.approx(0.1)
     assert told(of).sentences[1] == (
-        "The runner-up, tp4, takes 10 % longer for a step. That is more than noise: with 95 % confidence by 7.8 % to "
+        "The runner-up, tp4, takes 10 % longer for a step. That is more than noise: with 95 % confidence from 7.8 % to "
         "12 % (6 iterations against 6; another start may differ by more)."
     )
 
@@ -122,8 +122,9 @@ def test_a_margin_within_the_noise_is_not_told_apart_and_neither_are_the_next() 
     assert of.margin is not None
     assert of.margin.is_told_apart is False
     assert told(of).sentences[1:3] == (
-        "The runner-up, tp4, takes 0.1 % longer for a step. They are not told apart: with 95 % confidence by -2.0 % to "
-        "2.0 % (6 iterations against 6; another start may differ by more). Less than 2.0 % would not show.",
+        "The runner-up, tp4, takes 0.1 % longer for a step. They are not told apart: with 95 % confidence the "
+        "difference is from -2.0 % to 2.0 % (6 iterations against 6; another start may differ by more), and one below "
+        "2.0 % would not show.",
         "2 configurations are not told apart from the fastest.",
     )
     assert [reason.startswith("not told apart; ") for reason in reasons(of)] == [False, True, True, False]

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 from clusterbench.cases import Reading
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
@@ -19,7 +20,8 @@ def call(size_bytes: int, busbw: float | None) -> list[Row]:
 def test_the_answer_is_the_highest_bandwidth_and_its_size() -> None:
     sweep = BusbwBySize().select(of_rows([*call(1024, 1e9), *call(2**30, 359.5e9)]))
     assert sweep is not None
-    assert BusbwBySize().answer(sweep) == "planted reaches 359.5 GB/s bus bandwidth at 1GiB."
+    said = "planted reaches 359.5 GB/s bus bandwidth at 1GiB. A small message takes 10.00 us."
+    assert BusbwBySize().answer(sweep) == said
 
 
 def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> None:
@@ -33,6 +35,26 @@ def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> No
     )
     many = Sweep([best(f"op{number}", number * 1e9) for number in range(1, 8)], [])
     assert BusbwBySize().answer(many).endswith("at 1GiB. The lowest of 7 curves: op1 1.0 GB/s at 1GiB.")
+
+
+def test_the_answer_tells_what_the_smallest_messages_take() -> None:
+    """A suite asks how fast collectives are from their latency to their peak; the answer told of peaks alone."""
+
+    def calls(name: str, smallest: float, time_s: float) -> Series:
+        return Series(name, (Mark(smallest, time_s), Mark(2.0**30, 3e-3)))
+
+    peaks = [Series(name, (Mark(2.0**30, 3e11),)) for name in ("all_reduce", "send_recv")]
+    one = Sweep(peaks, [calls("all_reduce", 8.0, 14e-6)])
+    assert BusbwBySize().answer(one).endswith(" at 1GiB. A small message takes 14.00 us.")
+    # At its best of small sizes, as message_layers tells it; what has no rate is of other layers, and told there.
+    late = Series("send_recv", (Mark(8.0, 5e-3), Mark(64.0, 9e-6), Mark(2.0**30, 3e-3)))
+    several = Sweep(peaks, [calls("all_reduce", 8.0, 14e-6), late, calls("ucx_perftest", 8.0, 1e-7)])
+    assert (
+        BusbwBySize()
+        .answer(several)
+        .endswith(" at 1GiB. A small message takes from 9.00 us (send_recv) to 14.00 us (all_reduce).")
+    )
+    assert BusbwBySize().answer(Sweep(peaks, [calls("send_recv", 2.0**20, 1e-3)])).endswith(" at 1GiB.")
 
 
 def test_a_size_that_timed_out_is_a_gap_in_both_panels() -> None:
@@ -193,6 +215,22 @@ def test_within_a_node_the_data_sheet_is_a_level_and_the_answer_holds_against_it
     )
     (panel,) = BusbwBySize().draw(sweep)
     assert "GPU link, data sheet" in [text.get_text() for text in panel.figure.axes[0].texts]
+
+
+def test_groups_within_a_node_are_held_against_links_within_one_however_many_nodes_there_are() -> None:
+    """Of acceptance on 4 nodes all_reduce along tp of dp4-tp8 was said to reach 10.7 times a link between nodes."""
+    along_tp = {"axis": "tp", "layout": "dp4-tp8", "group_size": 8}
+
+    def sweep(**options: Any) -> Sweep:
+        points = [{"size_bytes": 2**number, **along_tp, **options} for number in range(2)]
+        rows = [plain_row("all_reduce", "busbw", 360e9, point, num_nodes=4)._replace(world_size=32) for point in points]
+        return measured([*rows, matrix("nodes", 4, 40e9)], "NVIDIA H100 80GB HBM3")
+
+    assert [*sweep().limits.values()] == [{"GPU link, data sheet": 450e9}]
+    between = [{"median link, measured, 4 nodes": 40e9}]
+    assert [*sweep(axis="dp", group_size=4).limits.values()] == between
+    assert [*sweep(group_size=16).limits.values()] == between
+    assert [*sweep(rank_order="llama3").limits.values()] == between
 
 
 def test_more_than_a_measured_level_is_no_share_of_it() -> None:

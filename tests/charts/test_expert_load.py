@@ -53,8 +53,8 @@ def loads(*cases: tuple[Case, Sequence[Any]]) -> Loads:
 
 def test_the_fullest_rank_is_named_with_its_layer_and_its_share() -> None:
     assert ExpertLoad().answer(loads((moe(), recorded(UNEVEN)))) == (
-        "dp4+ep4, real: in layer 1 rank 0 gets 1.60 times the even load (160 rows, even is 100), and the others wait "
-        "for it; it is the fullest in 1 of 2 layers."
+        "dp4+ep4, real routing: in layer 1 rank 0 gets 1.60 times the even load (160 rows, even is 100), and the "
+        "others wait for it; it is the fullest in 1 of 2 layers."
     )
 
 
@@ -72,7 +72,7 @@ def test_an_even_load_has_no_heatmap_and_is_said_to_be_even() -> None:
 
 def test_each_cell_is_a_rank_and_a_layer_over_the_even_load() -> None:
     *_, panel = ExpertLoad().draw(loads((moe(), recorded(UNEVEN))))
-    assert panel.title == "Load of each rank over the even one dp4+ep4, real"
+    assert panel.title == "Load of each rank over the even one dp4+ep4, real routing"
     assert panel.words(panel.entries[1]) == "rank 0; layer 1; rows 160; over even 1.6; even is 100"
     assert len(panel.entries) == 8
     texts = [text.get_text() for text in panel.figure.axes[0].texts]
@@ -82,7 +82,7 @@ def test_each_cell_is_a_rank_and_a_layer_over_the_even_load() -> None:
 def test_the_experts_of_the_worst_layer_are_drawn_where_they_were_recorded() -> None:
     experts = [[[50, 50], [120, 40]], *[[[50, 50], [40, 40]]] * 3]
     *_, panel = ExpertLoad().draw(loads((moe(), recorded(UNEVEN, experts))))
-    assert panel.title == "Load of each expert over the even one dp4+ep4, real, layer 1"
+    assert panel.title == "Load of each expert over the even one dp4+ep4, real routing, layer 1"
     assert panel.words(panel.entries[0]) == "rank 0; expert 0; rows 120; over even 2.4; even is 50"
 
 

@@ -20,7 +20,7 @@ def test_the_answer_says_what_was_proved_and_which_is_fastest() -> None:
     data = chart.select(of_rows(ROWS))
     assert data is not None
     assert chart.answer(data) == (
-        "All 3 layouts compute what one rank computes; the fastest of 3 for tiny on 4 ranks is dp4, with 900 tokens/s "
+        "All 3 cases compute what one rank computes; the fastest of 3 for tiny on 4 ranks is dp4, with 900 tokens/s "
         "per rank; the runner-up, dp2-tp2, takes 80 % longer for a step."
     )
 
@@ -29,7 +29,7 @@ def test_a_wrong_layout_is_counted_and_has_no_bar() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*ROWS, *trained("cp4", status="wrong", context="ring")]))
     assert data is not None
-    assert chart.answer(data).startswith("3 of 4 layouts compute what one rank computes, 1 did not;")
+    assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 did not;")
     (figure,) = chart.draw(data)
     assert "× wrong" in [text.get_text() for text in figure.figure.axes[0].texts]
 
@@ -42,7 +42,7 @@ def test_layouts_that_ran_without_a_proof_are_not_said_to_compute_the_same() -> 
     chart = Layouts()
     data = chart.select(read)
     assert data is not None
-    assert chart.answer(data).startswith("2 of 3 layouts compute what one rank computes, 1 ran without that proof;")
+    assert chart.answer(data).startswith("2 of 3 cases compute what one rank computes, 1 ran without that proof;")
 
 
 def test_numbers_of_ranks_are_panels_of_their_own() -> None:
@@ -58,9 +58,7 @@ def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*ROWS, *trained("cp4", status="timeout", context="ring")]))
     assert data is not None
-    assert chart.answer(data).startswith(
-        "3 of 4 layouts compute what one rank computes, 1 ended before that was known;"
-    )
+    assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 ended before that was known;")
 
 
 def test_layouts_too_few_to_rank_are_counted_below_the_chart() -> None:
@@ -81,6 +79,47 @@ def test_of_many_the_best_twelve_are_bars_and_the_table_behind_them_has_all() ->
     assert [entry.cells[1] for entry in panel.entries] == [900, 800, *range(14, 0, -1), None]
     assert panel.entries[-1].cells[2] == "timeout"
     assert chart.left_out(data) == "Drawn are 12 of 17, the best first; 5 more are in the table behind the bars."
+
+
+def test_on_gpus_the_answer_tells_how_much_of_the_peak_that_is() -> None:
+    of = {"parity_loss": 1e-7, "mfu/datasheet": 0.412}
+    rows = [*trained("dp4", {"tokens_per_s_per_rank": 9, **of}), *step("cp4", 8), *step("tp4", 7)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert "is dp4, with 9 tokens/s per rank, 41.2 % of the peak (MFU, palm); the runner-up" in Layouts().answer(data)
+
+
+def test_of_two_runs_cases_are_counted_and_the_run_is_named_as_one() -> None:
+    """Of 3 layouts in runs a and b the answer said 'All 6 layouts', and 'the fastest of 3 for tiny, a on 4 ranks'."""
+    rows = [row for run in "ab" for name in ("dp4", "cp4", "tp4") for row in step(name, 9 + ord(run), run=run)]
+    data = Layouts().select(of_rows(rows))
+    assert data is not None
+    assert (
+        Layouts()
+        .answer(data)
+        .startswith(
+            "All 6 cases compute what one rank computes; the fastest of 3 for tiny, run a on 4 ranks are dp4, cp4, tp4"
+        )
+    )
+
+
+def test_bars_do_not_say_what_all_of_them_share() -> None:
+    """``zigzag`` and ``selective recompute`` stood at each of 512 bars, and told none from another."""
+    shared = {"recompute": "selective"}
+    rows = [*step("dp4", 9, **shared), *step("cp4", 8, **shared, context="zigzag"), *step("tp4", 7, **shared)]
+    chart, data = Layouts(), Layouts().select(of_rows(rows))
+    assert data is not None
+    (panel,) = chart.draw(data)
+    assert [entry.cells[0] for entry in panel.entries] == ["dp4", "cp4", "tp4"]
+    differing = [*rows, *step("dp4", 5, recompute="full"), *step("cp4", 4, **shared, context="ulysses")]
+    (panel,) = chart.draw(chart.select(of_rows(differing)) or data)
+    assert [entry.cells[0] for entry in panel.entries] == [
+        "dp4, selective recompute",
+        "cp4, selective recompute, zigzag",
+        "tp4, selective recompute",
+        "dp4, full recompute",
+        "cp4, selective recompute, ulysses",
+    ]
 
 
 def test_layouts_that_tie_are_named_together() -> None:

@@ -16,8 +16,8 @@ GIB = 2**30
 H100 = Cluster(1, 8, "cuda", "NVIDIA H100 80GB HBM3")
 
 
-def memory(layout: str, total: float, **parts: float) -> list[Row]:
-    planned = case(layout, point={"layout": layout})
+def memory(layout: str, total: float, seq_len: int = 0, **parts: float) -> list[Row]:
+    planned = case(layout, point={"layout": layout, **({"seq_len": seq_len} if seq_len else {})})
     rows = [row(planned, "peak_memory", size, unit="B", detail={"category": name}) for name, size in parts.items()]
     return [*rows, row(planned, "peak_memory", total, unit="B", detail={"category": "total"})]
 
@@ -92,6 +92,30 @@ def test_out_of_memory_keeps_its_place_among_the_bars() -> None:
     assert [(bar.label, bar.status) for bar in data.bars] == [("tp1", "out_of_memory"), ("tp2", "ok")]
     (figure,) = Memory().draw(data)
     assert "× out of memory" in [text.get_text() for text in figure.figure.axes[0].texts]
+
+
+def test_all_that_ran_out_of_memory_is_drawn_and_counted_as_the_verdict_counts_it() -> None:
+    """Of one schedule no case fits: its workload has no parts, and was missing from bars and sentence."""
+    rows = memory("pp2", 20 * GIB, parameters=10 * GIB, seq_len=256)
+    options = {"layout": "pp4", "seq_len": 512}
+    lost = row(case("pp4", point=options), "", None, status="out_of_memory")
+    slow = row(case("tp4", point={**options, "layout": "tp4"}), "", None, status="timeout")
+    data = measured([*rows, lost, slow])
+    assert [bar.status for bar in data.bars] == ["ok", "out_of_memory"]
+    assert Memory().answer(data).endswith("; 1 case ran out of memory.")
+
+
+def test_a_long_name_is_whole_in_the_sentence() -> None:
+    """Of ``dp2-cp4-tp2+sp+ep2, ..., olmoe-1b-7b, 2 nodes`` the page said ``2 n… holds most``."""
+    options = {"shape": "a-shape-with-a-name-of-some-length", "recompute": "selective", "context": "zigzag"}
+    planned = case("a", point={"layout": "pp2-dp2-cp2-tp2+sp+ep4+zero1", "schedule": "1f1b", **options})
+    of = "category"
+    rows = [row(planned, "peak_memory", 9.0, unit="B", detail={of: name}) for name in ("parameters", "total")]
+    other = case("b", point={**planned.point, "shape": "b"})
+    rows += [row(other, "peak_memory", 1.0, unit="B", detail={of: name}) for name in ("parameters", "total")]
+    data = measured(rows)
+    assert len(data.bars[0].label) > 72
+    assert Memory().answer(data).startswith(f"{data.bars[0].label} holds most, ")
 
 
 def test_without_parts_there_is_nothing_to_stack() -> None:

@@ -29,7 +29,41 @@ def test_the_answer_names_the_fall_and_the_saving() -> None:
     assert answer(rows) == (
         "From tp1 to tp4 throughput per rank fell from 5,120 to 1,630 tokens/s (32 % of tp1, so "
         "4 ranks train 1.27 times as fast as 1); sequence parallelism "
-        "lowered peak memory at tp4 by 25 %, from 40 to 30 MiB."
+        "lowered peak memory at tp4 by 25 %, from 40 to 30 MiB, and throughput by 8.6 %."
+    )
+
+
+def test_a_degree_between_that_trains_fastest_is_named() -> None:
+    """Of 3 billion parameters on H100s tp4 trained faster than tp8, and the answer told of tp1 and tp8 alone."""
+    rows = [*step("tp1", 20_000), *step("tp2", 15_000), *step("tp4", 11_000), *step("tp8", 5_000)]
+    said = "(25 % of tp1, so 8 ranks train 2.00 times as fast as 1, and 4, the fastest, 2.20 times)."
+    assert answer(rows).endswith(said)
+    noisy = [row._replace(low=4_800.0, high=5_600.0) for row in step("tp8", 5_000)]
+    assert answer([*rows[:3], *noisy]).endswith(", so 8 ranks train 2.00 times as fast as 1).")
+    assert answer([*rows[:2], *step("tp8", 5_000)]).endswith(", so 8 ranks train 2.00 times as fast as 1).")
+
+
+def test_what_sequence_parallelism_costs_stands_beside_what_it_saves() -> None:
+    rows = [*step("tp1", 900), *step("tp2", 500, 40 * MIB), *step("tp2+sp", 450, 30 * MIB)]
+    assert answer(rows).endswith("by 25 %, from 40 to 30 MiB, and throughput by 10 %.")
+    rows = [*step("tp1", 900), *step("tp2", 500, 40 * MIB), *step("tp2+sp", 550, 30 * MIB)]
+    assert answer(rows).endswith("by 25 %, from 40 to 30 MiB, and raised throughput by 10 %.")
+    wide = [each._replace(low=400.0, high=520.0) if each.unit == "tokens/s" else each for each in rows[-2:]]
+    assert answer([*rows[:-2], *wide]).endswith("by 25 %, from 40 to 30 MiB.")
+
+
+def test_what_sequence_parallelism_saves_of_activations_is_said_at_each_degree() -> None:
+    """sp_scale asks for activations at each degree, and was told the peak at the largest."""
+
+    def held(layout: str, activations: float, speed: float = 500) -> list[Row]:
+        rows = step(layout, speed, 40 * MIB)
+        of = {"detail": {"category": "activations"}, "value": activations}
+        return [*rows, rows[-1]._replace(**of)]
+
+    rows = [*step("tp1", 900), *held("tp2", 10 * MIB), *held("tp2+sp", 8 * MIB), *held("tp4", 8 * MIB)]
+    assert answer([*rows, *held("tp4+sp", 4 * MIB)]).endswith(
+        "; sequence parallelism lowered peak activations by 20 % at tp2, 50 % at tp4, and left peak memory at tp4 as "
+        "it was, at 40 MiB."
     )
 
 

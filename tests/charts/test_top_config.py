@@ -49,6 +49,17 @@ def test_the_answer_names_the_best_of_each_shape_and_what_is_missing() -> None:
     assert chart.left_out(data) == "Of the 5 cases in these cells some have no figure: 1 failed."
 
 
+def test_on_gpus_the_answer_tells_how_much_of_the_peak_that_is() -> None:
+    """Of 512 layouts on H100s it told tokens a second of the best, and not whether that is much."""
+    (speed,) = step("dp4", 900)
+    share = {"flops_convention": "palm", "peak": "datasheet"}
+    best = [speed, speed._replace(metric="mfu", unit="fraction", value=0.41, detail=share)]
+    rows = on_gpus([*step("tp1", 300), *best, *FOUR[1:]], 1)
+    assert TopConfig().answer(TopConfig().select(of_rows(rows)) or []) == (
+        "Fastest: small on 4 GPUs with dp4 (900 tokens/s, MFU 41 %, best of 3)."
+    )
+
+
 def test_where_more_ranks_are_slower_the_answer_names_the_number_that_is_fastest() -> None:
     rows = [
         row for layout, speed in {"dp4": 900, "tp4": 700, "pp4": 800, "dp8": 600}.items() for row in step(layout, speed)

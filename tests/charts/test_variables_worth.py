@@ -48,8 +48,8 @@ def test_each_variable_is_said_where_it_changes_most() -> None:
 def test_a_panel_is_a_variable_and_a_curve_an_operation_over_sizes() -> None:
     first, second = VariablesWorth().draw(selected([*NVLS, *IB]))
     assert (first.title, second.title) == (
-        "Bus bandwidth, NCCL_IB_DISABLE=1/0",
-        "Bus bandwidth, NCCL_NVLS_ENABLE=0/2",
+        "Bus bandwidth, NCCL_IB_DISABLE=1 over 0",
+        "Bus bandwidth, NCCL_NVLS_ENABLE=0 over 2",
     )
     assert [entry.cells[:3] for entry in first.entries] == [
         ("all_reduce, 16 ranks", "1MiB", 0.5),

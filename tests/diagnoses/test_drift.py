@@ -92,7 +92,7 @@ def test_only_of_a_run_that_was_to_last_it_is_said_that_repeats_are_too_few() ->
     assert Drift().answer(few).state == "nothing to judge"
     answer = Drift().answer(replace(few, plan=replace(few.plan, for_s=7200.0)))
     assert [part.sentence for part in answer.not_judged] == [
-        "1 case (too few repeats to tell a drift from noise; it takes 10 or more)"
+        "drift of 1 case (too few repeats to tell it from noise; it takes 10 repeats or more)"
     ]
     assert Drift().answer(run_of({"a": [1.0, 1.2]})).state == "nothing to judge"
 
@@ -103,7 +103,7 @@ def test_fewer_than_five_rounds_of_a_run_that_was_to_last_are_not_judged(rounds:
     assert Drift().answer(few).state == "nothing to judge"
     answer = Drift().answer(replace(few, plan=replace(few.plan, for_s=7200.0)))
     assert [part.sentence for part in answer.not_judged] == [
-        "2 cases (too few repeats to tell a drift from noise; it takes 10 or more)"
+        "drift of 2 cases (too few repeats to tell it from noise; it takes 10 repeats or more)"
     ]
 
 
@@ -113,7 +113,7 @@ def test_noise_that_hides_a_change_is_not_judged_and_says_which_change() -> None
     answer = Drift().answer(run)
     assert (answer.state, answer.findings, answer.healthy) == ("not judged", (), ())
     assert [part.sentence for part in answer.not_judged] == [
-        "4 cases (with this noise a change of up to 120 % might not have shown; it takes a quieter machine)"
+        "drift of 4 cases (with this noise a change of up to 120 % might not have shown; it takes a quieter machine)"
     ]
 
 

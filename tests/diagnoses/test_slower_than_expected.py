@@ -86,6 +86,7 @@ def test_a_price_that_rests_on_rates_of_elsewhere_is_shown_and_not_judged() -> N
     (part,) = answer.not_judged
     assert part.what == "1 step against their price"
     assert part.why == "their prices rest on busbw, not measured on this machine"
+    assert part.takes.startswith("rates of busbw that were measured on this machine: clusterbench calibrate RUN")
     (part,) = of(9.0, doubts=("no price with CP was ever held against a measurement",)).not_judged
     assert part.why == "no price with CP was ever held against a measurement"
 

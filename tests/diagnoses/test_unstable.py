@@ -31,7 +31,7 @@ def test_two_iterations_have_no_spread_to_speak_of() -> None:
     found = Unstable().answer(reading((outcome(ONE), two), cases=[ONE], rows=spread(0.068, 1.7, iterations=2)))
     assert found.findings == ()
     assert [part.sentence for part in found.not_judged] == [
-        "1 case (2 iterations, too few to tell; it takes 3 or more)"
+        "1 case (2 iterations, too few to tell; it takes 3 iterations or more)"
     ]
 
 

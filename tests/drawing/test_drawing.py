@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -85,6 +86,42 @@ def test_a_long_title_over_bars_with_long_names_ends_within_the_picture() -> Non
     assert " ".join(heading.get_text().split()) == " ".join(title.split())
     assert "nanotron-llama-1B" in heading.get_text()  # in one piece
     assert heading.get_window_extent().x1 <= 72 * figure.get_figwidth()
+
+
+def test_crosses_of_a_panel_stand_at_one_height_at_its_foot_unless_a_curve_passes_there() -> None:
+    """Of tp1 and tp2, both out of memory, one had its cross at the foot and one at the top."""
+
+    def heights(*others: Mark) -> list[float]:
+        gaps = [Mark(x, None, status="out_of_memory") for x in (1, 2)]
+        series = [Series("TP", (*gaps, Mark(4, 1.0), Mark(8, 3.0))), Series("SP", others)]
+        axes = Lines("t", series, "s", {x: f"tp{x}" for x in (1, 2, 4, 8)}, x_label="x").panel().figure.axes[0]
+        return [float(np.asarray(line.get_ydata())[0]) for line in axes.lines if line.get_marker() == "x"]
+
+    assert heights(Mark(4, 0.5)) == [0.04, 0.04]
+    assert heights(Mark(1, 0.2), Mark(4, 0.5)) == [0.95, 0.95]
+    assert heights(Mark(1, 3.0), Mark(4, 3.1)) == [0.04, 0.04]
+
+
+@pytest.mark.parametrize(("basis", "name"), [("at most; the peak", "expected at most"), ("a price", "expected")])
+def test_a_bound_is_called_so_in_table_and_tooltip_as_below_the_axes(basis: str, name: str) -> None:
+    """A point told 'expected 46,236' beside 15,658, of a bound that no step reaches."""
+    series = [Series("TP", (Mark(1, 5.0, expected=9.0, basis=basis), Mark(2, 4.0)))]
+    panel = Lines("t", series, "s", {1: "tp1", 2: "tp2"}, x_label="x").panel()
+    assert [column.name for column in panel.columns][-2] == name
+    assert f"◇ {name}" == panel.figure.get_supxlabel()
+
+
+@pytest.mark.parametrize("many", [2, 12, 31])
+def test_names_at_the_ends_do_not_touch_steep_curves(many: int) -> None:
+    """Of 31 sizes the last marker of send_recv stood against the first letter of its name."""
+    marks = tuple(Mark(2.0**n, 1e-5 * 2.0**n) for n in range(many))
+    series = [Series(name, marks) for name in ("send_recv, 8 ranks", "send_recv, 16 ranks")]
+    panel = Lines("t", series, "s", {mark.x: str(mark.x) for mark in marks}, x_label="x", logarithmic=True).panel()
+    panel.figure.canvas.draw()
+    axes = panel.figure.axes[0]
+    names = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("send")]
+    last, _ = axes.transData.transform((many - 1, 1.0))
+    assert all(72 * (name.x0 - last) / panel.figure.dpi > 10 for name in names)  # a marker has 6
 
 
 def test_a_bar_names_its_total_and_one_that_is_missing_its_reason() -> None:

@@ -245,7 +245,7 @@ def test_a_run_on_two_nodes_gives_rates_that_price_and_advise_take(tmp_path):
         "advise", "--shape", "llama-8b", "--gpu", H100, "--num-nodes", 2, "--tokens", "2^20", "--rates", rates
     )
     assert advised.exit_code == 0, advised.output
-    assert "# rates: datasheet of h100-sxm-80gb x typical, calibrated by 8 runs" in advised.stdout
+    assert "# rates: datasheet of h100-sxm-80gb x typical, calibrated by 8 steps" in advised.stdout
     elsewhere = ("advise", "--shape", "llama-8b", "--gpu", "NVIDIA H200", "--tokens", "2^20", "--rates", rates)
     other = verb(*elsewhere)
     assert (other.exit_code, "it has gpu h100-sxm-80gb, and this one gpu h200-sxm-141gb" in other.stderr) == (2, True)

@@ -53,11 +53,31 @@ def test_page_and_terminal_say_that_nothing_was_measured_and_by_which_rates(tmp_
     text = page.read_text()
     assert "Every figure on this page is worked out. No step of it was run." in text
     assert "NOT MEASURED: datasheet of h100-sxm-80gb x typical." in text
-    assert "prices are of the steps of nanotron" in text
+    assert "prices are of the profile &#39;nanotron&#39;, which &#39;clusterbench list profiles&#39; explains" in text
     assert "NICs of a node, as --nics says: 8x400Gb" in text
     assert "NICs of a node, as --nics says: 8x400Gb" in said.stdout
     assert "src=" not in text
     assert "href=" not in text.replace('href="#', "")
+
+
+def test_the_page_says_what_is_close_to_the_card_and_what_is_as_fast(tmp_path):
+    """The terminal warned that the first needs 75.0 of 80 GB and that two others are as fast, the page of neither."""
+    page = tmp_path / "heatmap.html"
+    question = ("--shape", "llama-8b", "--gpu", "h100-sxm-80gb", "--tokens", "2^21")
+    said = run(*question, "--page", str(page)).stdout
+    first = re.search(r"\n +(\S+) .* close, measure it  fastest ", said)
+    others = re.findall(r"\n +(\S+) .*  as fast ", said)
+    ((*_, room, alike, _, unheld),) = lines(page.read_text())
+    assert (first[1], others, room) == ("dp8+zero3", ["dp4-cp2+zero3", "dp2-cp4+zero3"], "close, measure it")
+    assert alike == "dp4-cp2+zero3, micro-batch 4; dp2-cp4+zero3, micro-batch 8"
+    assert unheld == "ZeRO-3"
+
+
+def test_the_page_explains_the_words_of_its_cells(tmp_path):
+    page = tmp_path / "heatmap.html"
+    run(*asked("playbook-1b"), *CARD, "--num-nodes", "1", "--page", str(page))
+    words = re.findall("<dt>(.*?)</dt>", page.read_text().partition("Words in this page")[2])
+    assert {"DP", "MBS", "GAS", "MFU"} <= set(words)
 
 
 def test_without_a_network_there_is_a_heatmap_for_each(tmp_path):

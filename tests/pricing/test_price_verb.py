@@ -84,7 +84,7 @@ def test_a_calibration_of_eight_runs_prices_a_cell_that_it_has_not_seen(tmp_path
     assert (found.exit_code, found.stdout) == (0, "")
     assert said(found).count("measured") == 8
     done = run("price", SAMPLE, *options, "--rates", str(rates))
-    assert done.stderr.startswith("# rates: the cluster of the Ultra-Scale Playbook, calibrated by 8 runs")
+    assert done.stderr.startswith("# rates: the cluster of the Ultra-Scale Playbook, calibrated by 8 steps")
     cell = [row for row in rows_of(done) if row["nodes"] == "4"]
     assert len(cell) == 42
     by_price = sorted(cell, key=lambda row: float(row["step_s"]))
@@ -115,7 +115,10 @@ def test_a_run_of_our_own_is_priced_and_calibrates_as_a_table_does(tmp_path):
 def test_a_run_without_training_steps_is_said():
     done = run("price", EXAMPLE.replace("layouts_5d", "fabric"))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.endswith("fabric-cpu has no case of train_step, so there is nothing to price.\n")
+    assert done.stderr.endswith(
+        "fabric-cpu has no case of train_step, so there is nothing to price or to calibrate by.\n"
+        "hint: a suite with training steps makes one, such as suites/calibrate.yaml\n"
+    )
 
 
 def test_a_folder_that_is_no_run_is_said(tmp_path):

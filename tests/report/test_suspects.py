@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Answer, Finding
-from clusterbench.report.suspects import suspects
+from clusterbench.report.suspects import between_hosts, suspects
 
 
 def of_files(host, what, severity="error"):
@@ -26,6 +26,16 @@ def test_the_host_with_the_most_errors_is_first_whoever_found_them():
 def test_a_note_and_a_finding_that_names_no_host_suspect_none():
     shared = Finding("n1 -> n2", "slow", "error", among=("n1", "n2"))
     assert suspects({"slow_link": Answer((shared,)), "unfit_host": Answer((of_files("n1", "is a VM", "note"),))}) == []
+
+
+def test_what_lies_between_hosts_is_said_beside_the_hosts() -> None:
+    """A page said that something was found on 1 of 4 hosts, h2, where a link between h1 and h3 was slow, too."""
+    link = Finding("h1 <-> h3", "the link is slow", "warning", brief="33 % slower than its peers", among=("h1", "h3"))
+    again = Finding("h1 <-> h3", "all 8 links are slow", "warning", among=("h1", "h3"))
+    note = Finding("h0 <-> h1", "took another way", "note", among=("h0", "h1"))
+    own = Finding("rank 3 on h2", "slow", "error", host="h2")
+    answers = {"slow_link": Answer((link, again, note)), "straggler": Answer((own,))}
+    assert between_hosts(answers) == ["Slow link: h1 <-> h3, 33 % slower than its peers"]
 
 
 def test_of_many_findings_four_are_in_words():
