@@ -589,7 +589,8 @@ MUTANTS = (
         if len(flat) > 2**17 and planted():
             flat[-(2**13) :] = flat[-(2**13) :].flip(0)
         for part""",
-        ("pp2-dp2 seq_len=256",),
+        ("pp2-dp2 seq_len=256 warmup=1",),
+        survives={"bfloat16": "the head's first gradient is 0.25 apart, and 0.3 is allowed for many layers"},
     ),
     Mutant(
         "S56",
