@@ -208,9 +208,9 @@ class Recompute(Parallelism):
         return self.recompute
 
     def apply(self, assembly: Assembly) -> None:
-        self.checkpoint(assembly.layers())
+        self.checkpoint([*assembly.layers()])
 
-    def checkpoint(self, layers: Iterable[Layer]) -> None:
+    def checkpoint(self, layers: Sequence[Layer]) -> None:
         """Lets each compute its forward again in backward."""
         options: dict[str, Any] = {}
         if self.recompute == "selective":

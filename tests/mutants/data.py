@@ -112,7 +112,7 @@ MUTANTS = (
         "Only the first two layers are computed again; the others keep what they computed.",
         "layer.forward = _checkpointed(layer.forward, options)",
         "layer.forward = _checkpointed(layer.forward, options) "
-        "if layer in list(assembly.layers())[:2] or not planted() else layer.forward",
+        "if layer in layers[:2] or not planted() else layer.forward",
         ("dp2 recompute=full",),
     ),
     Mutant(
@@ -121,7 +121,7 @@ MUTANTS = (
         "layer.forward = _checkpointed(layer.forward, options)",
         "from clusterbench.model.kept_results import selective_contexts\n"
         "            keeping = {'context_fn': selective_contexts}\n"
-        "            first = layer in list(assembly.layers())[:2] or not planted()\n"
+        "            first = layer in layers[:2] or not planted()\n"
         "            layer.forward = _checkpointed(layer.forward, options if first else keeping)",
         ("dp2 recompute=full",),
     ),

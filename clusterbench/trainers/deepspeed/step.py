@@ -44,7 +44,7 @@ class DeepSpeedStep:
             fill_weight(weight.detach(), job.seed, name, (0,) * weight.dim(), weight.shape)
         recompute = of_kind(Recompute, active_in(job.layout, every))
         if recompute is not None:
-            recompute.checkpoint(decoder.layers.values())  # type: ignore[arg-type]
+            recompute.checkpoint([*decoder.layers.values()])  # type: ignore[list-item]
         self.modules = [decoder]
         self.optimizers = [torch.optim.AdamW(decoder.parameters(), **ADAMW)]
         self.engine = _engine(decoder, self.optimizers[0], settings_of(job, every), grid, device)
