@@ -386,7 +386,8 @@ def calibrate_table(
     Parameters
     ----------
     rates
-        What is known already, such as a network that was probed.
+        What is known already, such as a network that was probed. What a run probed itself is believed more, unless a
+        person wrote it.
     lines
         Of the rows to take; by default those that :data:`~clusterbench.pricing.calibrate.WISHES` choose, which see
         configurations only.
@@ -420,9 +421,9 @@ def calibrate_table(
     expect_effect(rates, accepted)
     measured = [rows[number] for number in wanted]
     typical = _typical(_node(measured[0], cards.pop()), nics_bytes_per_s(nics), table, rates)
-    probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
-    known = typical.but(probed)
-    known = known if rates is None else rates_of(rates, known, profile_name, accepted=accepted)
+    before = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
+    probed = probed_rates(table.probes, before, _dtype(measured), table.name)
+    known = before.but(probed)
     runs = [_run(row, profile, table) for row in measured]
     fitted = fit(runs, known)
     found = replace(rates_after(fitted, known, len(runs), profile_name), machine=typical.machine)
@@ -433,8 +434,8 @@ def calibrate_table(
         *_reasons([(row.line, row.reason) for row in table.rows if row.is_unread]),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
-        *probe_lines(probed, typical),
-        *determined(typical, found),
+        *probe_lines(before, known),
+        *determined(before, found),
         *undetermined(known, found, runs),
         *([more.words] if more else []),
     ]

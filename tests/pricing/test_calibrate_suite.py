@@ -204,14 +204,14 @@ def time_of(case: Case, jobs: Mapping[str, PricedJob]) -> float:
     return 5e-3  # 1,000 launches
 
 
-def run_on(folder: Path, num_nodes: int) -> Path:
+def run_on(folder: Path, num_nodes: int, slower: float = 1.0) -> Path:
     plan, jobs = planned(num_nodes), steps(num_nodes)
     gpus = [{"name": H100, "driver_version": "570.86"}] * 8
     environment = {"hosts": {host: {"gpus": gpus} for host in plan.cluster.hosts}}
     run = RunFolder.create(folder / f"on{num_nodes}", SUITE.read_bytes(), plan, environment)
     for case in plan.cases:
         if case.benchmark != "cpu_memory":
-            time_s = time_of(case, jobs)
+            time_s = slower * time_of(case, jobs)
             seconds = [[time_s * (1 + 0.001 * (number % 3)) for number in range(5)]] * case.world_size
             run.record(outcome(case), observation(case, seconds, hosts=plan.cluster.hosts[: case.num_nodes]))
     return run.path
@@ -252,6 +252,29 @@ def test_a_run_on_two_nodes_gives_rates_that_price_and_advise_take(tmp_path):
     assert verb(*elsewhere, "--accept-other", "gpu").exit_code == 0
     idle = verb(*elsewhere[:-2], "--accept-other", "gpu")
     assert (idle.exit_code, "--accept-other has no effect without --rates" in idle.stderr) == (2, True)
+
+
+def test_what_a_run_probed_itself_stands_in_place_of_what_an_earlier_one_did(tmp_path):
+    """Of a machine that became slower by half the earlier bandwidths stayed, though 'from probes: busbw' was said; and
+    beside each interval stood that of data sheets, as what was known before."""
+    earlier, rates, again = tmp_path / "earlier.yaml", tmp_path / "rates.yaml", tmp_path / "again.yaml"
+    assert verb("calibrate", run_on(tmp_path, 2), "--out", earlier).exit_code == 0
+    (tmp_path / "now").mkdir()
+    now = run_on(tmp_path / "now", 2, slower=1.5)
+    assert verb("calibrate", now, "--out", rates).exit_code == 0
+    done = verb("calibrate", now, "--rates", earlier, "--out", again)
+    assert done.exit_code == 0, done.output
+    known = read_rates(earlier, TYPICAL)
+    assert f"p2p_bandwidth 1.02 ({known.by_key['p2p_bandwidth'].spread:.2f})" in said(done)
+    for key, rate in read_rates(rates, TYPICAL).by_key.items():
+        if key.startswith(("busbw", "half_size", "p2p")):
+            assert read_rates(again, TYPICAL).by_key[key].value == pytest.approx(rate.value), key
+    yours = tmp_path / "yours.yaml"
+    yours.write_text("of: me\nrates:\n  p2p_bandwidth: 40 GB/s\n")
+    done = verb("calibrate", now, "--rates", yours, "--out", again)
+    assert done.exit_code == 0, done.output
+    assert read_rates(again, TYPICAL).by_key["p2p_bandwidth"].value == 40e9
+    assert "p2p_bandwidth" not in said(done).partition("from probes:")[2].partition("80 %")[0]
 
 
 def test_a_run_on_one_node_gives_ranges_and_names_the_run_that_would_narrow_them_most(tmp_path):
