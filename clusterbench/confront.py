@@ -32,7 +32,8 @@ def steps_of_run(folder: Path) -> StepTable:
     RunFolderError
         If it is not the folder of a run.
     """
-    reading = derive.read(RunFolder.open(folder))
+    run = RunFolder.open(folder)
+    reading = derive.read(run)
     cases = [case for case in reading.trained if case.row.benchmark == BENCHMARK]
     if not cases:
         raise SuiteError(
@@ -42,7 +43,15 @@ def steps_of_run(folder: Path) -> StepTable:
     rows = [_row(number, case, reading) for number, case in enumerate(cases, 1)]
     step = max(case.row.version for case in cases)
     machine = fingerprint_of(reading.environment, step)
-    return StepTable(str(folder), rows, has_lines=False, machine=machine, probes=[*_probes(reading)])
+    return StepTable(
+        str(folder),
+        rows,
+        has_lines=False,
+        machine=machine,
+        probes=[*_probes(reading)],
+        rates=run.rates,
+        unused=reading.prices.unused,
+    )
 
 
 def cluster_of_run(folder: Path) -> KnownCluster:

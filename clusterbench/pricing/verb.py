@@ -19,6 +19,7 @@ from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
 from clusterbench.formulas.statistics import median
 from clusterbench.pricing import PARTS, Price, price, step_seconds
+from clusterbench.pricing.advised_suite import OURS
 from clusterbench.pricing.calibrate import (
     WISHES,
     Run,
@@ -80,7 +81,7 @@ def price_table(
     gpu
         The card, where the table's own column does not name one of the tables.
     rates
-        A file whose rates stand in place of the typical ones.
+        A file whose rates stand in place of the typical ones; by default the one that a run was given.
     scale_from
         The line of a row whose measured time sets a factor for all.
     accepted
@@ -95,6 +96,8 @@ def price_table(
     table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
+    if rates is None and profile_name == OURS and (accepted or not table.unused):
+        rates = table.rates
     expect_effect(rates, accepted)
 
     rows, about_speed = timed(table.rows, _peaks(table.rows, card_of))
@@ -114,6 +117,7 @@ def price_table(
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
         *dict.fromkeys(_about_rates(usable, rates)),
+        *(table.unused if rates is None else ()),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
         *about_speed,
         *_not_judged(table),

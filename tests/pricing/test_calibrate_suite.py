@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster, accelerators
+from clusterbench.derive import read
 from clusterbench.derive.prices import priced_job
 from clusterbench.expectation import Expectation
 from clusterbench.planning import make_plan
@@ -252,6 +254,29 @@ def test_a_run_on_two_nodes_gives_rates_that_price_and_advise_take(tmp_path):
     assert verb(*elsewhere, "--accept-other", "gpu").exit_code == 0
     idle = verb(*elsewhere[:-2], "--accept-other", "gpu")
     assert (idle.exit_code, "--accept-other has no effect without --rates" in idle.stderr) == (2, True)
+
+
+def test_a_run_that_was_given_rates_is_priced_by_them_as_its_report_does(tmp_path):
+    """The report had 1.537 s of a step, 'price' of the same run 1.504 s and 'None of its rates was measured here'."""
+    run = run_on(tmp_path, 2)
+    assert verb("calibrate", run, "--out", tmp_path / "rates.yaml").exit_code == 0
+    by_option = verb("price", run, "--rates", tmp_path / "rates.yaml")
+    (run / "rates.yaml").write_bytes((tmp_path / "rates.yaml").read_bytes())
+    priced = verb("price", run)
+    assert priced.stdout == by_option.stdout
+    assert "# rates: datasheet of h100-sxm-80gb x typical, calibrated by 8 steps" in priced.stderr
+    reported = {row.case: row.expected for row in read(RunFolder.open(run)).rows_of("step_time")}
+    steps_s = {row["model"]: float(row["step_s"] or 0) for row in csv.DictReader(priced.stdout.splitlines())}
+    assert sum(map(bool, steps_s.values())) == 8
+    assert {name: reported[name] for name, step_s in steps_s.items() if step_s} == {
+        name: pytest.approx(step_s, rel=1e-5) for name, step_s in steps_s.items() if step_s
+    }
+    other = (run / "rates.yaml").read_text().replace("570.86", "590.10")
+    (run / "rates.yaml").write_text(other)
+    unlike = verb("price", run)
+    assert "NOT MEASURED" in said(unlike)
+    assert "rates.yaml is of another machine: it has driver 590.10, and this one driver 570.86" in said(unlike)
+    assert verb("price", run, "--accept-other", "driver").stdout == by_option.stdout
 
 
 def test_what_a_run_probed_itself_stands_in_place_of_what_an_earlier_one_did(tmp_path):
