@@ -295,7 +295,7 @@ class RunFolder:
                 file.writelines([text] if isinstance(text, str) else text)
             os.replace(new, target)
         except OSError as error:
-            raise DiskError(self._unwritable(error)) from None
+            raise DiskError(self._not_derived(error)) from None
         finally:
             with suppress(OSError):
                 new.unlink(missing_ok=True)  # half a file must not fill what is left of a full disk
@@ -307,7 +307,7 @@ class RunFolder:
         try:
             (self.path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise DiskError(self._unwritable(error)) from None
+            raise DiskError(self._not_derived(error)) from None
 
     def _expect_lock(self) -> None:
         if self.lock is not None:
@@ -376,6 +376,12 @@ class RunFolder:
                 os.close(handle)
         except OSError as error:
             raise DiskError(self._unwritable(error)) from None
+
+    def _not_derived(self, error: OSError) -> str:
+        """Of a derived file; without a lock no run is under way that could be continued."""
+        if self.lock is not None:
+            return self._unwritable(error)
+        return f"{self._unwritable(error, is_begun=False)}, or copy the folder and take the copy"
 
     def _unwritable(self, error: OSError, is_begun: bool = True) -> str:
         what = error.strerror or str(error)
