@@ -41,6 +41,10 @@ class Matrix:
     num_rails: int = 0
 
     @property
+    def run(self) -> str:
+        return next(iter(self.cells.values())).run
+
+    @property
     def host_of(self) -> Mapping[int, int] | None:
         """The host of each unit, where a host may have several of them."""
         if not any(":" in name for name in self.names):

@@ -100,7 +100,9 @@ class LinkMatrix(Chart[list[Picture]]):
             _judgement(matrix),
             *_latencies(picture.matrix for picture in data if picture.matrix.case == matrix.case),
         ]
-        return " ".join(filter(None, sentences))
+        answer = " ".join(filter(None, sentences))
+        has_several_runs = len({picture.matrix.run for picture in data}) > 1
+        return f"{matrix.run}: {answer[0].lower()}{answer[1:]}" if has_several_runs else answer
 
     def left_out(self, data: list[Picture]) -> str:
         return curves_note(len(data), MOST, "matrices")

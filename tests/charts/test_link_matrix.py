@@ -126,6 +126,14 @@ def test_the_answer_is_of_the_matrix_with_most_links_and_of_one_with_a_slow_link
         assert LinkMatrix().answer(data).startswith(begins)
 
 
+def test_of_several_runs_the_answer_says_of_which_it_is() -> None:
+    before = [one._replace(run="a", case="a: links") for one in links()]
+    after = [one._replace(run="b", case="b: links") for one in links(one_slow)]
+    data = LinkMatrix().select(of_rows([*before, *after]))
+    assert data is not None
+    assert LinkMatrix().answer(data).startswith("b: all 6 links were measured")
+
+
 def test_between_gpus_of_different_hosts_there_is_no_link_to_copy_over() -> None:
     gpus = tuple(f"n{host}:{gpu}" for host in (1, 2) for gpu in range(3))
     inside = [
