@@ -41,6 +41,8 @@ and no third host was there to say whose link it was; it did not answer when it 
 down; it was named to replace others. And how many times a host had been lost that took part again."""
 
 RATES = "rates.yaml"
+BUNDLE = ".clusterbench.tar.gz"
+"""How the name of a run's archive ends."""
 """The file of rates that a run was given, as it was given: docs/prediction.md."""
 
 _RECORDS = ("observations.jsonl", "outcomes.jsonl")
@@ -173,6 +175,11 @@ class RunFolder:
             return cls(path)
         if not path.exists():
             what = f"{path}: there is no such folder."
+        elif is_run(path) and path.is_file():
+            raise RunFolderError(
+                f"{path} is a bundle, and not the folder of a run.\n"
+                f"hint: 'clusterbench report {path}' unpacks the folder beside it; name that"
+            )
         elif not path.is_dir():
             what = f"{path} is a file, and not the folder of a run."
         else:
@@ -471,6 +478,11 @@ class _Head:
     num_refusals: int | None = None
     fail_on: tuple[str, ...] = ()
     for_s: float = 0.0
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path names a run: its folder, or a bundle, of which the folder has to be made first."""
+    return path.is_dir() or path.name.endswith(BUNDLE)
 
 
 def noted(environment: Mapping[str, Any], heading: str) -> dict[str, Any]:

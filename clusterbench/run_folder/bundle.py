@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import BUNDLE, RunFolder
 from clusterbench.run_folder.lock import is_lock
 from clusterbench.run_folder.records import parsed
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.words import short
 
 MANIFEST = "MANIFEST.json"
-SUFFIX = ".clusterbench.tar.gz"
 MOST_BYTES, MOST_FILES, MOST_LEVELS = 8 * 2**30, 200_000, 8
 MOST_RATIO, SMALL_BYTES = 200, 2**26
 """A bundle unpacks to no more bytes, files and names above each other; and beyond the small to no more times its size.
@@ -56,7 +55,7 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
         If ``run`` is not a run's folder, ``out`` exists, or the disk cannot take it.
     """
     directory = RunFolder.open(run)
-    archive = out or run.resolve().with_name(directory.name + SUFFIX)
+    archive = out or run.resolve().with_name(directory.name + BUNDLE)
     secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(environment)]
     sums: dict[str, str] = {}
     replaced: list[str] = []
