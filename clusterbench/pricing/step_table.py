@@ -11,6 +11,9 @@ from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
 
+WRONG_RESULT = "its result was wrong"
+"""The reason of a case of a run that no time is taken of."""
+
 _ABOUT_ZERO = "so each rank of dp holds all of the optimizer's states"
 
 

@@ -38,7 +38,7 @@ from clusterbench.pricing.published_speed import named_lines, timed
 from clusterbench.pricing.rates import CPU, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.step_table import StepTable, TableRow, as_usual
+from clusterbench.pricing.step_table import WRONG_RESULT, StepTable, TableRow, as_usual
 from clusterbench.pricing.table_words import SPEEDS, is_speed
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
@@ -438,6 +438,7 @@ def calibrate_table(
         *_reasons([(row.line, row.reason) for row in table.rows if row.is_unread]),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
+        *(f"not taken: {row.model}: {row.reason}" for row in table.rows if row.reason == WRONG_RESULT),
         *probe_lines(before, known),
         *determined(before, found),
         *undetermined(known, found, runs),

@@ -279,6 +279,27 @@ def test_a_run_that_was_given_rates_is_priced_by_them_as_its_report_does(tmp_pat
     assert verb("price", run, "--accept-other", "driver").stdout == by_option.stdout
 
 
+def test_of_a_wrong_result_no_time_is_taken(tmp_path):
+    """Wrong in one of two repeats and beyond its data sheet in the other: 'measured 204.761 ms, priced +269.8%'."""
+    run = run_on(tmp_path, 2)
+    right = verb("calibrate", run, "--out", tmp_path / "right.yaml")
+    assert right.exit_code == 0, right.output
+    plan = planned(2)
+    step = next(case for case in plan.cases if case.id == "train_step/1n8/dp8")
+    product = next(case for case in plan.cases if case.id.startswith("matmul/1n8/8192"))
+    for case in (step, product):
+        RunFolder.open(run).record(outcome(case, "wrong", repeat=1, reason="37 elements differ"), None)
+    done = verb("calibrate", run, "--out", tmp_path / "rates.yaml")
+    assert done.exit_code == 0, done.output
+    assert said(done).count("measured") == 7
+    assert "not taken: train_step/1n8/dp8: its result was wrong" in said(done)
+    of_products = read_rates(tmp_path / "rates.yaml", TYPICAL).by_key["matmul"].source
+    assert "products of 3 shapes" in of_products
+    assert "products of 4 shapes" in read_rates(tmp_path / "right.yaml", TYPICAL).by_key["matmul"].source
+    (row,) = [row for row in csv.DictReader(verb("price", run).stdout.splitlines()) if row["model"] == step.id]
+    assert (row["measured_step_s"], row["reason"]) == ("", "its result was wrong")
+
+
 def test_what_a_run_probed_itself_stands_in_place_of_what_an_earlier_one_did(tmp_path):
     """Of a machine that became slower by half the earlier bandwidths stayed, though 'from probes: busbw' was said; and
     beside each interval stood that of data sheets, as what was known before."""
