@@ -95,7 +95,10 @@ def open_bundle(archive: Path, into: Path) -> Path:
         folder = _expect_whole(archive)
     target = into / folder
     if target.exists():
-        raise RunFolderError(f"{target} exists, and the bundle would be unpacked there.\nhint: move it, or name it")
+        raise RunFolderError(
+            f"{target} exists, and the bundle would be unpacked there.\n"
+            f"hint: 'clusterbench report {target}' if that is it, else move it away"
+        )
     try:
         into.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder[:64]}-", dir=into))

@@ -238,3 +238,11 @@ def test_what_takes_a_run_says_of_a_bundle_how_to_make_its_folder(run: Path, arg
         f"error: {archive} is a bundle, and not the folder of a run.\n"
         f"hint: 'clusterbench report {archive}' unpacks the folder beside it; name that\n"
     )
+
+
+def test_a_bundle_that_is_unpacked_already_is_not_unpacked_again_and_its_folder_is_to_be_named(run: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    assert refusal(archive, run.parent) == (
+        f"{run} exists, and the bundle would be unpacked there.\n"
+        f"hint: 'clusterbench report {run}' if that is it, else move it away"
+    )
