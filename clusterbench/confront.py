@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from clusterbench import derive
@@ -10,6 +10,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.trained import Trained
 from clusterbench.cluster import Cluster, named_accelerator
 from clusterbench.derive.prices import BENCHMARK, priced_job
+from clusterbench.diagnoses import wrong_figures
 from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.fingerprint import Fingerprint, fingerprint_of, named_gpu
 from clusterbench.layout import ParallelLayout
@@ -17,7 +18,7 @@ from clusterbench.pricing.cluster_file import NAMES, KnownCluster
 from clusterbench.pricing.probes import Probe, is_probe
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.rates import CPU
-from clusterbench.pricing.step_table import StepTable, TableRow
+from clusterbench.pricing.step_table import WRONG_RESULT, StepTable, TableRow
 from clusterbench.pricing.typical import nics_of_ports
 from clusterbench.run_folder import RunFolder
 
@@ -32,17 +33,27 @@ def steps_of_run(folder: Path) -> StepTable:
     RunFolderError
         If it is not the folder of a run.
     """
-    reading = derive.read(RunFolder.open(folder))
+    run = RunFolder.open(folder)
+    reading = derive.read(run)
     cases = [case for case in reading.trained if case.row.benchmark == BENCHMARK]
     if not cases:
         raise SuiteError(
             f"{folder} has no case of {BENCHMARK}, so there is nothing to price or to calibrate by.\n"
             "hint: a suite with training steps makes one, such as suites/calibrate.yaml"
         )
-    rows = [_row(number, case, reading) for number, case in enumerate(cases, 1)]
+    wrong = _wrong(reading)
+    rows = [_row(number, case, reading, case.row.case in wrong) for number, case in enumerate(cases, 1)]
     step = max(case.row.version for case in cases)
     machine = fingerprint_of(reading.environment, step)
-    return StepTable(str(folder), rows, has_lines=False, machine=machine, probes=[*_probes(reading)])
+    return StepTable(
+        str(folder),
+        rows,
+        has_lines=False,
+        machine=machine,
+        probes=[*_probes(reading, wrong)],
+        rates=run.rates,
+        unused=reading.prices.unused,
+    )
 
 
 def cluster_of_run(folder: Path) -> KnownCluster:
@@ -78,12 +89,20 @@ def cluster_of_run(folder: Path) -> KnownCluster:
     )
 
 
-def _row(number: int, case: Trained, reading: Reading) -> TableRow:
+def _wrong(reading: Reading) -> set[str]:
+    """Cases of which a repeat was wrong, or whose figures cannot be right: what they took is the speed of no result."""
+    ended = {h.case.id for h in reading.histories if any(fault.status == "wrong" for fault in h.faults)}
+    return ended | {*wrong_figures(reading)}
+
+
+def _row(number: int, case: Trained, reading: Reading, is_wrong: bool) -> TableRow:
     cluster = reading.plan.cluster
     gpu = CPU if case.row.device == "cpu" else cluster.gpu_name or ""
     if case.row.status == "refused":
         elsewhere = _elsewhere(case, cluster)
         return TableRow(number, case.row.case, gpu, reason="the plan refused it", elsewhere=elsewhere)
+    if is_wrong:
+        return TableRow(number, case.row.case, gpu, reason=WRONG_RESULT)
     priced = priced_job(case.point, case.row.device, cluster)
     if isinstance(priced, str):
         return TableRow(number, case.row.case, gpu, reason=priced)
@@ -103,11 +122,13 @@ def _elsewhere(case: Trained, cluster: Cluster) -> PricedJob | None:
     return None if isinstance(priced, str) else priced
 
 
-def _probes(reading: Reading) -> Iterator[Probe]:
+def _probes(reading: Reading, wrong: Collection[str]) -> Iterator[Probe]:
     """What was measured alone, of cases that ended well; on GPUs that ranks share no time is that of a machine."""
     if reading.shares_gpus:
         return
     for row in reading.rows:
+        if row.case in wrong:
+            continue
         if row.value is not None and row.value > 0 and row.status == "ok" and is_probe(row.benchmark, row.metric):
             ends = (row.value if end is None else end for end in (row.low, row.high))
             size_bytes, dtype = float(row.point.get("size_bytes") or 0), str(row.point.get("dtype") or "")

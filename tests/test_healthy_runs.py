@@ -33,26 +33,26 @@ from tests.test_shipped_floors import speed
 ALONE = {"matmul", "device_copy", "host_copy", "kernel_launch", "cpu_memory"}
 """In which ranks do not wait for each other."""
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "link_matrix"}
+SUITES = Path(__file__).parents[1] / "suites"
 HOSTS, GPUS, REPEATS, ITERATIONS = ("h0", "h1", "h2", "h3"), 8, 3, 20
 
 
 @cache
-def planned() -> Plan:
-    suite = load_suite(Path(__file__).parents[1] / "suites" / "acceptance.yaml")
+def planned(name: str) -> Plan:
+    suite = load_suite(SUITES / f"{name}.yaml")
     plan = make_plan(suite, Cluster(len(HOSTS), GPUS, "cuda", "NVIDIA H100 80GB HBM3", hosts=HOSTS))
     cases = tuple(replace(case, repeats=REPEATS) for case in plan.cases if case.benchmark in ALONE | TOGETHER)
     return replace(plan, repeats=REPEATS, for_s=0.0, cases=cases, refusals=())
 
 
 @cache
-def usual_s() -> Mapping[str, float]:
+def usual_s(name: str) -> Mapping[str, float]:
     """Seconds of an iteration of each case, by its hash."""
-    return {case.hash: _usual_s(case) for case in planned().cases}
+    return {case.hash: _usual_s(case, Place(planned(name).cluster, case.num_nodes)) for case in planned(name).cases}
 
 
-def _usual_s(case: Case) -> float:
+def _usual_s(case: Case, place: Place) -> float:
     """At the published speed; where none is published, 20 ms."""
-    place = Place(planned().cluster, case.num_nodes)
     value = speed(case, place) if case.floors else None
     if value is None:
         return 0.02
@@ -81,15 +81,16 @@ class Machine:
     tails: float = 0.002
     slow: Mapping[tuple[str, int], float] | None = None
     slow_link: Mapping[frozenset[int], float] | None = None
+    suite: str = "acceptance"
 
     def run(self, folder: Path) -> Reading:
-        draw, plan = random.Random(self.seed), planned()
+        draw, plan = random.Random(self.seed), planned(self.suite)
         RunFolder.create(folder, b"suite: s\n", plan, {})
         by_nature: dict[tuple[str, str, int], float] = {}
         seen = []
         for repeat in range(REPEATS):
             for case in plan.cases:
-                of_repeat = usual_s()[case.hash] * math.exp(draw.gauss(0, self.drift))
+                of_repeat = usual_s(self.suite)[case.hash] * math.exp(draw.gauss(0, self.drift))
                 if case.benchmark in ALONE:
                     seconds = []
                     for rank in range(case.world_size):
@@ -156,6 +157,16 @@ def test_in_runs_of_healthy_machines_nothing_is_found(tmp_path: Path, parts: flo
     """Of 20 in which parts differ by 3 %, 6 had a straggler when each kind of work was judged by itself."""
     found = [findings(Machine(seed, parts), tmp_path / str(seed)) for seed in range(10)]
     assert found == [{}] * len(found)
+
+
+@pytest.mark.parametrize("suite", ["acceptance", "fabric", "links"])
+def test_all_ranks_of_an_acceptance_suite_are_judged(tmp_path: Path, suite: str) -> None:
+    """What is not judged is not accepted: a collective along an axis was taken for a step without a record of each
+    rank's own work, and 'links' let no rank work by itself, so that no healthy cluster ended with 0."""
+    answer = examine(Machine(0, suite=suite).run(tmp_path))["straggler"]
+    assert [part.sentence for part in answer.not_judged] == []
+    assert answer.healthy
+    assert "nccl_transport" in {item.benchmark for item in load_suite(SUITES / f"{suite}.yaml").items}
 
 
 def test_a_gpu_that_is_slower_by_a_fifth_is_the_one_thing_that_is_found(tmp_path: Path) -> None:

@@ -274,6 +274,17 @@ def test_a_wrong_training_case_counts_among_those_that_were_held_against_one_ran
         )
 
 
+def test_of_a_dry_case_beside_one_that_ran_it_is_not_said_that_it_has_few_iterations() -> None:
+    """'5 with 2 iterations or fewer, too few to tell how steady' were those of the dry run."""
+    dry = case("d", benchmark="dry_step")
+    counted = outcome(dry), observation(dry, [[0.01]] * dry.world_size)
+    assert judged(good(ONE), counted, cases=[ONE, dry]).measured.sentence == "2 of 2 cases"
+    few = outcome(ONE), observation(ONE, [[0.01, 0.01]] * ONE.world_size)
+    assert judged(few, counted, cases=[ONE, dry]).measured.sentence.endswith(
+        "1 with 2 iterations or fewer, too few to tell how steady"
+    )
+
+
 def test_not_judged_is_0_and_says_what_it_would_take() -> None:
     found = judged(good(ONE), cases=[ONE])
     assert (found.machine.word, found.exit_code) == ("NOT JUDGED", 0)

@@ -13,7 +13,7 @@ from clusterbench.cases.matrices import CELLS, Matrix, matrices
 from clusterbench.cases.prices import Prices
 from clusterbench.cases.proven import unproven_steps
 from clusterbench.cases.ranking import METRICS
-from clusterbench.cases.steadiness import DRIFT, MEASURES, is_unsettled, is_unsteady
+from clusterbench.cases.steadiness import DRIFT, MEASURES, TOO_FEW, is_unsettled, is_unsteady
 from clusterbench.cases.trained import Trained, trained
 from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
@@ -150,6 +150,15 @@ class Reading:
     def unsteady(self) -> set[str]:
         """Cases whose iterations differ too much."""
         return {row.case for metric in MEASURES for row in self.rows_of(metric) if is_unsteady(row)}
+
+    @cached_property
+    def too_short(self) -> set[str]:
+        """Cases that ran on a machine, with too few iterations to tell how steady they are."""
+        return {
+            history.case.id
+            for history in self.histories
+            if self.ran_here and history.ran_here and history.pooled and len(history.pooled.seconds[0]) <= TOO_FEW
+        }
 
     @cached_property
     def unsettled(self) -> set[str]:

@@ -41,6 +41,10 @@ class Matrix:
     num_rails: int = 0
 
     @property
+    def run(self) -> str:
+        return next(iter(self.cells.values())).run
+
+    @property
     def host_of(self) -> Mapping[int, int] | None:
         """The host of each unit, where a host may have several of them."""
         if not any(":" in name for name in self.names):
@@ -57,11 +61,13 @@ class Matrix:
 
     @property
     def num_links(self) -> int:
-        """Links that there are between its units, or between those of each rail."""
-        rail_of = self.rail_of
-        if rail_of is None:
+        """Links that there are between its units, or between those of each rail, or of each host and no other."""
+        groups, host_of = self.rail_of, self.host_of
+        if host_of is not None and all(host_of[source] == host_of[part] for source, part in self.cells):
+            groups = host_of
+        if groups is None:
             return num_links(len(self.names))
-        return sum(num_links(count) for count in Counter(rail_of.values()).values())
+        return sum(num_links(count) for count in Counter(groups.values()).values())
 
     @cached_property
     def slow(self) -> list[Slow]:

@@ -80,8 +80,8 @@ class LinkMatrix(Chart[list[Picture]]):
         return [_heatmap(picture) for picture in data[:MOST]]
 
     def answer(self, data: list[Picture]) -> str:
-        matrices = (picture.matrix for picture in data)
-        matrix = next((matrix for matrix in matrices if matrix.metric in ("pair_bandwidth", "copy_bandwidth")), None)
+        matrices = (picture.matrix for picture in data if picture.matrix.metric in ("pair_bandwidth", "copy_bandwidth"))
+        matrix = max(matrices, key=lambda matrix: (bool(matrix.slow), len(matrix.cells)), default=None)
         if matrix is None:
             return ""
         values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
@@ -98,9 +98,11 @@ class LinkMatrix(Chart[list[Picture]]):
         sentences = [
             f"The one link {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
             _judgement(matrix),
-            *_latencies(picture.matrix for picture in data),
+            *_latencies(picture.matrix for picture in data if picture.matrix.case == matrix.case),
         ]
-        return " ".join(filter(None, sentences))
+        answer = " ".join(filter(None, sentences))
+        has_several_runs = len({picture.matrix.run for picture in data}) > 1
+        return f"{matrix.run}: {answer[0].lower()}{answer[1:]}" if has_several_runs else answer
 
     def left_out(self, data: list[Picture]) -> str:
         return curves_note(len(data), MOST, "matrices")

@@ -34,12 +34,13 @@ def compare(
     from clusterbench.compare import compare_runs
     from clusterbench.compare.against_baseline import compare_with_baseline
     from clusterbench.compare.text import as_markdown, as_text
+    from clusterbench.run_folder import is_run
 
-    if accepted and base.is_dir():
+    if accepted and is_run(base):
         raise click.UsageError("--accept-other has no effect on a run: in what its machine differs is said")
     found = (
         compare_runs(base, new, threshold, fewer_cases)
-        if base.is_dir()
+        if is_run(base)
         else compare_with_baseline(base, new, accepted, threshold, fewer_cases)
     )
     if markdown:

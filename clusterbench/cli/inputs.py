@@ -17,8 +17,9 @@ def steps_of(table: Path, of: KnownCluster) -> StepTable:
     """The steps of a CSV file, which are of this cluster, or of a run's folder."""
     from clusterbench.confront import steps_of_run
     from clusterbench.pricing.table import read_steps
+    from clusterbench.run_folder import is_run
 
-    if not table.is_dir():
+    if not is_run(table):
         return replace(read_steps(table, of.gpus_per_node, of.gpu), machine=of.machine)
     if said := f"--cluster {of.source}" if of.source else "--gpus-per-node" if of.gpus_per_node else "":
         raise SuiteError(f"{table} is a run and knows its own cluster: {said} has no effect.")
@@ -32,10 +33,11 @@ def steps_of(table: Path, of: KnownCluster) -> StepTable:
 def known_cluster(path: Path | None) -> KnownCluster:
     """What a file says of a cluster, or a run's folder; nothing where none is named."""
     from clusterbench.pricing.cluster_file import KnownCluster, read_cluster
+    from clusterbench.run_folder import is_run
 
     if path is None:
         return KnownCluster()
-    if not path.is_dir():
+    if not is_run(path):
         return read_cluster(path)
     from clusterbench.confront import cluster_of_run
 

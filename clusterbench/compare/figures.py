@@ -27,6 +27,9 @@ TIME = MetricKind("time of an iteration", "s", "lower", "from the slowest rank")
 How = Literal["repeats", "exact", "once"]
 """``repeats``: a sample a repeat. ``exact``: counted, not timed. ``once``: timed in one pass of a run; not judged."""
 
+_ALL, _BUFFERS = "peak_memory[category=total]", "peak_memory[category=communication]"
+"""Of buffers of collectives one more is alive where a thread of Gloo lets go of the last one a moment later."""
+
 LARGEST = 700.0
 """A logarithm whose exponential is still a float: that of something over nothing, which has no ratio."""
 
@@ -38,7 +41,8 @@ class Figure:
     """One metric of one case in both runs, a value a repeat.
 
     ``limit`` is what the metric may not exceed, where the plan has a limit: a deviation below it is rounding, and what
-    is beyond it is judged as a share of it. ``base_runs`` is of how many runs the values of base are.
+    is beyond it is judged as a share of it. ``base_runs`` is of how many runs the values of base are. ``whole`` is what
+    the metric is a part of, where only a change of that counts.
     """
 
     case: str
@@ -50,6 +54,7 @@ class Figure:
     limit: float | None = None
     iterations: tuple[Repeats, Repeats] | None = None
     base_runs: int = 1
+    whole: float | None = None
 
     @cached_property
     def logarithms(self) -> tuple[Repeats, Repeats]:
@@ -77,6 +82,8 @@ class Figure:
         best, worst = min(base), max(new)
         if self.limit:
             return (max(worst, self.limit) - max(best, self.limit)) / self.limit
+        if self.whole:
+            return (worst - best) / self.whole
         if best == worst:
             return 0.0
         if best <= 0 or worst <= 0:
@@ -117,6 +124,7 @@ def figures_of(base: History, new: History, clusters: tuple[Cluster, Cluster]) -
     found = [
         _figure(base, new, kinds[split_key(key)[0]], first[key], second[key], time) for key in first if key in second
     ]
+    found = _in_shares_of_all(found)
     has_time = _has_time(benchmark, base.case, clusters)
     if time is not None:
         found = _with_time(found, time, has_time)
@@ -132,6 +140,12 @@ def _without_shares(found: Found, has_other_peak: bool) -> Found:
         return found
     figures = [figure for figure in found.figures if figure.kind.name not in SHARES_OF_PEAK]
     return found._replace(figures=figures, shares=tuple(shares))
+
+
+def _in_shares_of_all(found: list[Figure]) -> list[Figure]:
+    """With buffers of collectives as a share of all memory of base."""
+    whole = next((max(figure.base) for figure in found if figure.key == _ALL), None)
+    return [replace(figure, whole=whole) if figure.key == _BUFFERS else figure for figure in found]
 
 
 def _with_time(found: list[Figure], time: Figure, has_time: bool) -> list[Figure]:
@@ -157,7 +171,9 @@ def figures_against(
     kinds = {kind.name: kind for kind in benchmark.metrics} if benchmark else {}
     now = _values(new, cluster, kinds)
     known = {key: of for key, of in recorded.items() if key in now or _is_judged(kinds.get(split_key(key)[0]))}
-    found = [_against(known[key], base_runs, new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
+    found = _in_shares_of_all(
+        [_against(known[key], base_runs, new, kinds[split_key(key)[0]], now[key]) for key in known if key in now]
+    )
     lacking = [*(key for key in known if key not in now), *(key for key in now if key not in known)]
     is_timed = benchmark is None or benchmark.is_timed
     is_void = is_timed and not (_has_time(benchmark, new.case, [cluster]) and undisturbed(new.observations))

@@ -18,7 +18,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.fingerprint import UNKNOWN, Fingerprint, fingerprint_of
 from clusterbench.recorded import ENOUGH, FEWEST, Recorded
 from clusterbench.rows import Row
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import RunFolder, is_run
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import metric_key
 from clusterbench.words import few, plural
@@ -114,7 +114,7 @@ def baseline_at(path: Path) -> Baseline:
     ClusterbenchError
         If it is neither, is damaged, or has no figure that may enter.
     """
-    if not path.is_dir():
+    if not is_run(path):
         return read_baseline(path)
     run = RunFolder.open(path)
     return baseline_of([read(run)], f"run {run.name}")

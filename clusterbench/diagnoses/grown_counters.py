@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.tools.error_counters import (
@@ -178,14 +179,20 @@ def _read(records: list[Observation]) -> str:
 
 
 def _not_judged(reading: Reading, records: list[Observation]) -> tuple[NotJudged, ...]:
-    """Records without counters, and hosts that could not read theirs; nothing of one host without GPUs."""
+    """Records without counters, and hosts that could not read theirs; nothing of one host without GPUs.
+
+    Ranks of MPI count nothing, which is no gap where other cases did.
+    """
     if not reading.has_several_hosts and all(history.case.device != "cuda" for history in reading.histories):
         return ()
     unread = {host: counters.unread for seen in records for host, counters in seen.counters.items() if counters.unread}
-    without = sum(not seen.counters for seen in records)
+    in_agents = {name for name, kind in benchmarks().items() if kind.in_agents}
+    counting = {history.case.id for history in reading.histories if history.case.benchmark not in in_agents}
+    expected = [seen for seen in records if seen.case in counting] or records
+    without = sum(not seen.counters for seen in expected)
     gaps = []
-    if without and records:
-        why = f"{without} of {plural(len(records), 'record')} hold none"
+    if without:
+        why = f"{without} of {plural(len(expected), 'record')} hold none"
         gaps.append(NotJudged("error counters", why, "a run of this version; cases of MPI's own ranks have none"))
     for why in sorted(set(unread.values())):
         hosts = tuple(sorted(host for host, of in unread.items() if of == why))

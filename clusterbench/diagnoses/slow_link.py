@@ -57,7 +57,9 @@ class SlowLink(Diagnosis):
     def answer(self, reading: Reading) -> Answer:
         records = [observation for history in reading.histories for observation in history.observations]
         nvlinks = [finding for observation in records for finding in _nvlink_findings(observation)]
-        blamed = [_finding(matrix, fault) for matrix in reading.matrices for fault in matrix.slow]
+        blamed = [
+            _finding(matrix, fault, _of_run(reading, matrix)) for matrix in reading.matrices for fault in matrix.slow
+        ]
         findings = (*blamed, *dict.fromkeys(nvlinks))
         healthy, not_judged = _spreads(reading)
         if not nvlinks and any(links.before for seen in records for links in NVLINK.readable(seen)):
@@ -78,24 +80,30 @@ def _is_one_host_without_gpus(reading: Reading) -> bool:
     return most == 1 and not (has_gpus or reading.has_several_hosts or reading.plan.cluster.device != "cpu")
 
 
+def _of_run(reading: Reading, matrix: Matrix) -> str:
+    """Of which of several runs that stand side by side; parts of one experiment are of one cluster."""
+    return matrix.run if reading.hosts_of_runs else ""
+
+
 def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
     """What is to be said of the matrices in which nothing stands out."""
     silent = [(matrix, spread) for matrix in reading.matrices if not matrix.slow for spread in matrix.spreads]
-    healthy, seen = [], set[tuple[str, str]]()
+    healthy, seen = [], set[tuple[str, str, str]]()
     for matrix, spread in silent:
         if spread.is_judged:
             assert spread.would_show is not None
-            seen |= {(matrix.metric, matrix.names[unit]) for unit in spread.units}
+            seen |= {(_of_run(reading, matrix), matrix.metric, matrix.names[unit]) for unit in spread.units}
             healthy.append(
-                f"links {_between(matrix, spread)} are alike ({spread_in_words(spread)}; one that carries "
+                f"{_links(reading, matrix, spread)} are alike ({spread_in_words(spread)}; one that carries "
                 f"{100 * spread.would_show:.0f} % less would have shown)"
             )
     not_judged = {}
     for matrix, spread in silent:
-        units = {(matrix.metric, matrix.names[unit]) for unit in spread.units}
+        units = {(_of_run(reading, matrix), matrix.metric, matrix.names[unit]) for unit in spread.units}
         if (unknown := why_not_judged(spread)) is None or units <= seen:  # the smaller of two matrices says no more
             continue
-        not_judged[_between(matrix, spread)] = NotJudged(f"links {_between(matrix, spread)}", *unknown)
+        what = _links(reading, matrix, spread)
+        not_judged[what] = NotJudged(what, *unknown)
     return list(dict.fromkeys(healthy)), list(not_judged.values())
 
 
@@ -117,18 +125,19 @@ def _good_hosts(reading: Reading) -> dict[str, str]:
     return good
 
 
-def _between(matrix: Matrix, spread: Spread) -> str:
-    """``inside n1``, ``between n1, n2``."""
+def _links(reading: Reading, matrix: Matrix, spread: Spread) -> str:
+    """``links inside n1``, ``links between n1, n2``; of several runs ``march: links between n1, n2``."""
     names = [matrix.names[unit] for unit in spread.units]
     hosts = list(dict.fromkeys(name.partition(":")[0] for name in names))
-    return f"inside {hosts[0]}" if len(hosts) == 1 and ":" in names[0] else f"between {few(names)}"
+    where = f"inside {hosts[0]}" if len(hosts) == 1 and ":" in names[0] else f"between {few(names)}"
+    return ": ".join(filter(None, (_of_run(reading, matrix), f"links {where}")))
 
 
-def _finding(matrix: Matrix, fault: Slow) -> Finding:
+def _finding(matrix: Matrix, fault: Slow, run: str) -> Finding:
     names = [matrix.names[unit] for unit in fault.units]
     usual = "median node" if fault.kind == "node" and matrix.host_of is None else "median link"
     share = f"{100 * fault.value / fault.usual:.0f} %"
-    brief = f"{100 * (1 - fault.value / fault.usual):.0f} % slower than its peers"
+    brief = f"{100 * (1 - fault.value / fault.usual):.0f} % slower than its peers{f' in {run}' if run else ''}"
     if fault.kind == "link":
         what = f"the link carries {share} of what the {usual} does"
     elif fault.kind == "links":

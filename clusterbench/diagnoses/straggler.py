@@ -18,7 +18,7 @@ from clusterbench.formulas.student_t import quantile
 from clusterbench.measured.nodes import NODE_STEP, seconds_by_node
 from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.run_folder.passes import OWN_SECONDS
-from clusterbench.types import Observation
+from clusterbench.types import Case, Observation
 from clusterbench.words import few, plural
 
 LEVEL = 0.001
@@ -175,12 +175,17 @@ def _unrecorded(reading: Reading, judged: Set[tuple[str, str, int]]) -> Iterator
     hosts: dict[tuple[str, str, int], dict[str, None]] = {}
     for history in reading.histories:
         work = reading.run_of(history), history.case.benchmark, history.case.world_size
-        if history.case.layout and work[2] > 1 and history.ran_here and history.pooled and work not in judged:
+        if _is_step(history.case) and work[2] > 1 and history.ran_here and history.pooled and work not in judged:
             hosts.setdefault(work, {}).update(dict.fromkeys(history.pooled.hosts))
     for (run, benchmark, ranks), of_work in hosts.items():
         who = _of_run(run, f"{plural(ranks, 'rank')} in {benchmark}")
         why = "the own work of each rank is not in the record"
         yield NotJudged(who, why, f"{benchmark} run again", tuple(of_work))
+
+
+def _is_step(case: Case) -> bool:
+    """Whether ranks have work of their own; collectives along an axis have a layout, too, and a size."""
+    return case.layout is not None and "size_bytes" not in case.point
 
 
 def _of_run(run: str, what: str) -> str:
@@ -189,7 +194,7 @@ def _of_run(run: str, what: str) -> str:
 
 def _takes(reading: Reading) -> str:
     """What would let ranks be judged."""
-    trained = any(history.pooled and history.case.layout for history in reading.histories)
+    trained = any(history.pooled and _is_step(history.case) for history in reading.histories)
     again = "train_step run again, which records each rank's own work, or " if trained else ""
     return f"{again}matmul or device_copy in the suite"
 

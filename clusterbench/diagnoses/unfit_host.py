@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from clusterbench.cases import Reading
 from clusterbench.checks import checks, hosts_of, judge
 from clusterbench.diagnoses import Answer, Diagnosis, Finding
+from clusterbench.facts import Host
 from clusterbench.types import SEVERITIES
 from clusterbench.words import few, plural
 
@@ -39,7 +40,8 @@ class UnfitHost(Diagnosis):
         if not hosts or not reading.ran_here:
             return Answer()
         findings, healthy, unknown = [], 0, 0
-        for name, of_hosts in judge(hosts).items():
+        judged_apart = (judge(own) for own in _of_each_run(reading, hosts))
+        for name, of_hosts in chain.from_iterable(answers.items() for answers in judged_apart):
             kind = checks()[name]
             for host, judged in of_hosts.items():
                 for fault in judged.faults:
@@ -62,6 +64,13 @@ class UnfitHost(Diagnosis):
         without = f"; {unknown} could not be judged, and 'clusterbench doctor' says why" if unknown else ""
         in_order = f"{plural(healthy, 'answer')} of checks of {plural(len(hosts), 'host')} in order{without}"
         return Answer(tuple(_worst_first(findings)), (in_order,) if healthy else ())
+
+
+def _of_each_run(reading: Reading, hosts: Sequence[Host]) -> Iterator[Sequence[Host]]:
+    """Those of runs that stand side by side each by themselves: that runs were on unlike hosts is no fault of any."""
+    for names in reading.hosts_of_runs or ([host.name for host in hosts],):
+        if own := [host for host in hosts if host.name in names]:
+            yield own
 
 
 def _worst_first(findings: Iterable[Finding]) -> list[Finding]:

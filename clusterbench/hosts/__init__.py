@@ -29,7 +29,7 @@ from clusterbench.run_folder import (
     noted,
 )
 from clusterbench.run_folder.attempts import FAULTS, History
-from clusterbench.types import Outcome
+from clusterbench.types import Case, Outcome
 
 Judged = Literal["good", "bad", "not judged"]
 
@@ -249,19 +249,22 @@ def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: boo
         yield _Said(hosts, Evidence("silence", f"{reason}; whose link it is was not seen"), _THIRD_HOST)
     elif outcome.status == "wrong":
         evidence = Evidence("wrong result", f"{reason}; which rank computed it is not known")
-        yield _Said((*run.of_case(history), *culprits), evidence, _finding_it(outcome))
+        yield _Said((*run.of_case(history), *culprits), evidence, _finding_it(history.case))
     elif outcome.blame == "program":
         return
     elif outcome.blame == "unknown" or not culprits:
         if not passed_later:
-            yield _Said(run.of_case(history), Evidence("unexplained", reason), _finding_it(outcome))
+            yield _Said(run.of_case(history), Evidence("unexplained", reason), _finding_it(history.case))
     else:
         what = "memory" if outcome.status == "out_of_memory" else "process"
-        yield _Said(culprits, Evidence(what, f"{reason}; the same program may do so on any host"), _finding_it(outcome))
+        evidence = Evidence(what, f"{reason}; the same program may do so on any host")
+        yield _Said(culprits, evidence, _finding_it(history.case))
 
 
-def _finding_it(outcome: Outcome) -> str:
-    return f"--bisect {outcome.case}, which finds the hosts that it needs in order to fail"
+def _finding_it(case: Case) -> str:
+    if case.num_nodes == 1:
+        return f"the suite again with another host first (--hosts), to compare: {case.id} ran on one host"
+    return f"--bisect {case.id}, which finds the hosts that it needs in order to fail"
 
 
 def _unknown_names(run: _Run, lost: Iterable[str], reason: str) -> Iterator[_Said]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -199,8 +199,8 @@ def _messages(probes: Sequence[Probe], known: KnownRates, run: str) -> dict[str,
     }
 
 
-def probe_lines(probed: Mapping[str, Expectation], known: KnownRates) -> Iterator[str]:
-    """What probes said, by name, in words."""
-    new = [key for key in probed if probed[key] is not known.by_key.get(key)]
+def probe_lines(before: KnownRates, known: KnownRates) -> Iterator[str]:
+    """What probes said that was believed more than what was known before, by name, in words."""
+    new = [key for key, rate in known.by_key.items() if rate is not before.by_key.get(key)]
     if new:
         yield f"from probes: {few(list(dict.fromkeys(split_key(key)[0] for key in new)), 12)}"

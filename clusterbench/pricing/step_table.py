@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.pricing.probes import Probe
 from clusterbench.pricing.profiles import PricedJob
+
+WRONG_RESULT = "its result was wrong"
+"""The reason of a case of a run that no time is taken of."""
 
 _ABOUT_ZERO = "so each rank of dp holds all of the optimizer's states"
 
@@ -64,7 +68,8 @@ class StepTable:
 
     ``has_lines`` tells a table from a run, whose cases are counted from 1; ``machine`` is that of the run, and
     ``probes`` are its figures of products, copies, collectives and messages. ``memory`` says which memory was measured,
-    as the column's name has it, and ``not_read`` are columns of results.
+    as the column's name has it, and ``not_read`` are columns of results. ``rates`` is the file that the run was given,
+    and ``unused`` says why its reports do not use it.
     """
 
     name: str
@@ -75,6 +80,8 @@ class StepTable:
     probes: Sequence[Probe] = ()
     memory: str = ""
     not_read: Sequence[str] = ()
+    rates: Path | None = None
+    unused: Sequence[str] = ()
 
     def place(self, row: TableRow) -> str:
         """Where a row stands: ``steps.csv:12``, or the case of a run."""

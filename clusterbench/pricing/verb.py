@@ -19,6 +19,7 @@ from clusterbench.expected.fits import fit as fits_card
 from clusterbench.fingerprint import UNKNOWN
 from clusterbench.formulas.statistics import median
 from clusterbench.pricing import PARTS, Price, price, step_seconds
+from clusterbench.pricing.advised_suite import OURS
 from clusterbench.pricing.calibrate import (
     WISHES,
     Run,
@@ -37,7 +38,7 @@ from clusterbench.pricing.published_speed import named_lines, timed
 from clusterbench.pricing.rates import CPU, KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.scores import FEWEST, Scored, Scores, scores_of
-from clusterbench.pricing.step_table import StepTable, TableRow, as_usual
+from clusterbench.pricing.step_table import WRONG_RESULT, StepTable, TableRow, as_usual
 from clusterbench.pricing.table_words import SPEEDS, is_speed
 from clusterbench.pricing.typical import nics_bytes_per_s, nics_of_ports, typical_of
 from clusterbench.pricing.work import StepWork
@@ -80,7 +81,7 @@ def price_table(
     gpu
         The card, where the table's own column does not name one of the tables.
     rates
-        A file whose rates stand in place of the typical ones.
+        A file whose rates stand in place of the typical ones; by default the one that a run was given.
     scale_from
         The line of a row whose measured time sets a factor for all.
     accepted
@@ -95,6 +96,8 @@ def price_table(
     table = as_usual(table, profile.usual_zero, profile.usual_dp_overlap, profile.usual_reduce_dtype)
     network = nics_bytes_per_s(nics)
     card_of = _cards(table.rows, table, gpu)
+    if rates is None and profile_name == OURS and (accepted or not table.unused):
+        rates = table.rates
     expect_effect(rates, accepted)
 
     rows, about_speed = timed(table.rows, _peaks(table.rows, card_of))
@@ -114,6 +117,7 @@ def price_table(
     scaled = [_scaled(each, factor) for each in priced]
     remarks = [
         *dict.fromkeys(_about_rates(usable, rates)),
+        *(table.unused if rates is None else ()),
         *([] if scale_from is None else [f"all times x {factor:.4g}, so that line {scale_from} comes out as measured"]),
         *about_speed,
         *_not_judged(table),
@@ -386,7 +390,8 @@ def calibrate_table(
     Parameters
     ----------
     rates
-        What is known already, such as a network that was probed.
+        What is known already, such as a network that was probed. What a run probed itself is believed more, unless a
+        person wrote it.
     lines
         Of the rows to take; by default those that :data:`~clusterbench.pricing.calibrate.WISHES` choose, which see
         configurations only.
@@ -420,9 +425,9 @@ def calibrate_table(
     expect_effect(rates, accepted)
     measured = [rows[number] for number in wanted]
     typical = _typical(_node(measured[0], cards.pop()), nics_bytes_per_s(nics), table, rates)
-    probed = probed_rates(table.probes, typical, _dtype(measured), table.name)
-    known = typical.but(probed)
-    known = known if rates is None else rates_of(rates, known, profile_name, accepted=accepted)
+    before = typical if rates is None else rates_of(rates, typical, profile_name, accepted=accepted)
+    probed = probed_rates(table.probes, before, _dtype(measured), table.name)
+    known = before.but(probed)
     runs = [_run(row, profile, table) for row in measured]
     fitted = fit(runs, known)
     found = replace(rates_after(fitted, known, len(runs), profile_name), machine=typical.machine)
@@ -433,8 +438,9 @@ def calibrate_table(
         *_reasons([(row.line, row.reason) for row in table.rows if row.is_unread]),
         *_about_cards(measured, card_of, gpu),
         *_about_runs(runs, found),
-        *probe_lines(probed, typical),
-        *determined(typical, found),
+        *(f"not taken: {row.model}: {row.reason}" for row in table.rows if row.reason == WRONG_RESULT),
+        *probe_lines(before, known),
+        *determined(before, found),
         *undetermined(known, found, runs),
         *([more.words] if more else []),
     ]

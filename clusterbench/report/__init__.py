@@ -334,18 +334,13 @@ def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:
     """What is to be said beside figures that rest on cases whose iterations differ too much, or that did not settle."""
-    unsteady, unsettled = reading.unsteady & rests_on, reading.unsettled & rests_on
-    short = {
-        history.case.id
-        for history in reading.histories
-        if history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW
-    } & rests_on
+    unsteady, unsettled, short = (of & rests_on for of in (reading.unsteady, reading.unsettled, reading.too_short))
     words = []
     if unsteady:
         words.append(f"Unsteady: {_behind(unsteady, rests_on, 'has', 'have')} iterations that differ too much.")
     if unsettled:
         words.append(f"Not settled: {_behind(unsettled, rests_on, 'was', 'were')} timed before clocks had settled.")
-    if short and reading.ran_here:
+    if short:
         words.append(f"Too few to tell: {_behind(short, rests_on, 'has', 'have')} {TOO_FEW} iterations or fewer.")
     return " ".join(words)
 

@@ -41,6 +41,8 @@ and no third host was there to say whose link it was; it did not answer when it 
 down; it was named to replace others. And how many times a host had been lost that took part again."""
 
 RATES = "rates.yaml"
+BUNDLE = ".clusterbench.tar.gz"
+"""How the name of a run's archive ends."""
 """The file of rates that a run was given, as it was given: docs/prediction.md."""
 
 _RECORDS = ("observations.jsonl", "outcomes.jsonl")
@@ -173,6 +175,11 @@ class RunFolder:
             return cls(path)
         if not path.exists():
             what = f"{path}: there is no such folder."
+        elif is_run(path) and path.is_file():
+            raise RunFolderError(
+                f"{path} is a bundle, and not the folder of a run.\n"
+                f"hint: 'clusterbench report {path}' unpacks the folder beside it; name that"
+            )
         elif not path.is_dir():
             what = f"{path} is a file, and not the folder of a run."
         else:
@@ -295,7 +302,7 @@ class RunFolder:
                 file.writelines([text] if isinstance(text, str) else text)
             os.replace(new, target)
         except OSError as error:
-            raise DiskError(self._unwritable(error)) from None
+            raise DiskError(self._not_derived(error)) from None
         finally:
             with suppress(OSError):
                 new.unlink(missing_ok=True)  # half a file must not fill what is left of a full disk
@@ -307,7 +314,7 @@ class RunFolder:
         try:
             (self.path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise DiskError(self._unwritable(error)) from None
+            raise DiskError(self._not_derived(error)) from None
 
     def _expect_lock(self) -> None:
         if self.lock is not None:
@@ -376,6 +383,12 @@ class RunFolder:
                 os.close(handle)
         except OSError as error:
             raise DiskError(self._unwritable(error)) from None
+
+    def _not_derived(self, error: OSError) -> str:
+        """Of a derived file; without a lock no run is under way that could be continued."""
+        if self.lock is not None:
+            return self._unwritable(error)
+        return f"{self._unwritable(error, is_begun=False)}, or copy the folder and take the copy"
 
     def _unwritable(self, error: OSError, is_begun: bool = True) -> str:
         what = error.strerror or str(error)
@@ -465,6 +478,11 @@ class _Head:
     num_refusals: int | None = None
     fail_on: tuple[str, ...] = ()
     for_s: float = 0.0
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path names a run: its folder, or a bundle, of which the folder has to be made first."""
+    return path.is_dir() or path.name.endswith(BUNDLE)
 
 
 def noted(environment: Mapping[str, Any], heading: str) -> dict[str, Any]:

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from clusterbench.errors import RunFolderError
-from clusterbench.run_folder import RunFolder
+from clusterbench.run_folder import BUNDLE, RunFolder
 from clusterbench.run_folder.lock import is_lock
 from clusterbench.run_folder.records import parsed
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.words import short
 
 MANIFEST = "MANIFEST.json"
-SUFFIX = ".clusterbench.tar.gz"
 MOST_BYTES, MOST_FILES, MOST_LEVELS = 8 * 2**30, 200_000, 8
 MOST_RATIO, SMALL_BYTES = 200, 2**26
 """A bundle unpacks to no more bytes, files and names above each other; and beyond the small to no more times its size.
@@ -56,7 +55,7 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
         If ``run`` is not a run's folder, ``out`` exists, or the disk cannot take it.
     """
     directory = RunFolder.open(run)
-    archive = out or run.resolve().with_name(directory.name + SUFFIX)
+    archive = out or run.resolve().with_name(directory.name + BUNDLE)
     secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(environment)]
     sums: dict[str, str] = {}
     replaced: list[str] = []
@@ -96,7 +95,10 @@ def open_bundle(archive: Path, into: Path) -> Path:
         folder = _expect_whole(archive)
     target = into / folder
     if target.exists():
-        raise RunFolderError(f"{target} exists, and the bundle would be unpacked there.\nhint: move it, or name it")
+        raise RunFolderError(
+            f"{target} exists, and the bundle would be unpacked there.\n"
+            f"hint: 'clusterbench report {target}' if that is it, else move it away"
+        )
     try:
         into.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder[:64]}-", dir=into))

@@ -28,7 +28,6 @@ def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> State
     partly = sum(not history.is_complete and history.status != NOT_RUN for history in histories)
     unsteady = len(reading.unsteady | reading.unsettled)
     is_incomplete = bool(faults or waiting or partly or reading.problems or reading.cut_short)
-    few_samples = sum(history.pooled is not None and len(history.pooled.seconds[0]) <= TOO_FEW for history in histories)
     missing = [*_missing(faults, waiting, partly, len(reading.problems)), *reading.cut_short]
     parts = [
         f"{have_figure:,} of {plural(wanted, 'case')}" if histories else "no cases",
@@ -37,7 +36,7 @@ def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> State
         *([] if reading.is_imported else _as_expected(histories)),
         *_crashed_in_the_source(histories if reading.is_imported else ()),
         *_set_aside(reading),
-        *_unsteady(reading, unsteady, have_figure, few_samples),
+        *_unsteady(reading, unsteady, have_figure),
     ]
     word, tone = _measured_word(bool(wrong), is_incomplete, reading, have_figure)
     conditions = (
@@ -106,10 +105,10 @@ def _set_aside(reading: Reading) -> Iterator[str]:
         yield f"{len(reading.plan.refusals):,} refused"
 
 
-def _unsteady(reading: Reading, unsteady: int, have_figure: int, few_samples: int) -> Iterator[str]:
+def _unsteady(reading: Reading, unsteady: int, have_figure: int) -> Iterator[str]:
     if unsteady:
         shared = cores_shared(reading)
         why = shared or (f"{len(reading.unsettled):,} not settled" if reading.unsettled else "")
         yield f"{unsteady:,} of {have_figure:,} unsteady" + (f" ({why})" if why else "")
-    if few_samples and reading.ran_here:
-        yield f"{few_samples:,} with {TOO_FEW} iterations or fewer, too few to tell how steady"
+    if too_short := len(reading.too_short):
+        yield f"{too_short:,} with {TOO_FEW} iterations or fewer, too few to tell how steady"

@@ -109,3 +109,36 @@ def test_of_one_link_there_is_no_median_and_one_latency() -> None:
     assert data is not None
     assert LinkMatrix().answer(data).startswith("The one link carries 10.0 GB/s (n1 -> n2, the slower way).")
     assert LinkMatrix().answer(data).endswith("Latency is 2.000 ms.")
+
+
+def test_the_answer_is_of_the_matrix_with_most_links_and_of_one_with_a_slow_link_before_others() -> None:
+    """'links' measures two nodes first: the slow one of four stood behind 'one link has no peer to be held against'."""
+    two = links(names=("n1", "n2"))
+    four = [one._replace(case=f"{one.case}-4") for one in links(one_slow)]
+    healthy = [one._replace(case=f"{one.case}-6") for one in links(names=(*NODES, "n5", "n6"))]
+    for rows, begins in (
+        ([*two, *four], "All 6 links were measured"),
+        ([*two, *four, *healthy], "All 6 links were measured"),
+        ([*two, *healthy], "All 15 links were measured"),
+    ):
+        data = LinkMatrix().select(of_rows(rows))
+        assert data is not None
+        assert LinkMatrix().answer(data).startswith(begins)
+
+
+def test_of_several_runs_the_answer_says_of_which_it_is() -> None:
+    before = [one._replace(run="a", case="a: links") for one in links()]
+    after = [one._replace(run="b", case="b: links") for one in links(one_slow)]
+    data = LinkMatrix().select(of_rows([*before, *after]))
+    assert data is not None
+    assert LinkMatrix().answer(data).startswith("b: all 6 links were measured")
+
+
+def test_between_gpus_of_different_hosts_there_is_no_link_to_copy_over() -> None:
+    gpus = tuple(f"n{host}:{gpu}" for host in (1, 2) for gpu in range(3))
+    inside = [
+        one for one in links(names=gpus, metric="copy_bandwidth") if one.detail["source"][:2] == one.detail["part"][:2]
+    ]
+    data = LinkMatrix().select(of_rows(inside))
+    assert data is not None
+    assert LinkMatrix().answer(data).startswith("All 6 links were measured")  # and not '6 of 15'

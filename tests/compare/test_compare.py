@@ -380,6 +380,23 @@ def test_a_deviation_below_its_limit_is_rounding_and_what_is_beyond_is_judged_as
     assert summary(comparing)[0].endswith("of what is counted 1 worse; worst: parity_loss of planted/1n4/a, +9900.0%.")
 
 
+@pytest.mark.parametrize(("size", "verdict", "exit_code"), [(65536, "same", 0), (0.7e6, "worse", 1)])
+def test_buffers_of_collectives_are_judged_as_a_share_of_all_memory(
+    tmp_path: Path, size: float, verdict: str, exit_code: int
+) -> None:
+    """A thread of Gloo lets go of a buffer when it comes to it: of 8 runs of one step on two CPU ranks 3 had two at
+    once, 65,536 B of 10.8 MB in place of 32,768, and such a run was 'REGRESSION ... peak_memory, +100.0%'."""
+
+    def run(name: str, size: float) -> Path:
+        of = {"total": 10.8e6 + size, "communication": size}
+        taken = [{**figure("peak_memory", "B", each), "detail": {"category": part}} for part, each in of.items()]
+        return run_of(tmp_path / name, {"a": 0.010}, figures={"a": taken})
+
+    comparing = compare_runs(run("base", 32768), run("new", size))
+    buffers = next(each for each in comparing.differences if each.quantity == "peak_memory[category=communication]")
+    assert (buffers.verdict(0.05), comparing.exit_code) == (verdict, exit_code)
+
+
 def test_how_a_gpu_rounds_a_clipping_factor_is_no_regression(tmp_path: Path) -> None:
     """Two runs of one step on an H200 were off by 0.0011 and 0.0014, of 0.0059: rounding of two other norms."""
     base = ROOT / "reports" / "examples" / "one_gpu-h200"

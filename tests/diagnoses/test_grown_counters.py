@@ -119,6 +119,17 @@ def test_errors_of_gpu_memory_void_with_the_gpu_named() -> None:
     assert finding.what == "memory errors that were not corrected; figures of 1 case are void"
 
 
+def test_that_cases_in_ranks_of_mpi_count_nothing_leaves_the_machine_judged() -> None:
+    """Under mpirun they never do, so that 'fabric', which accepts nothing that is not judged, accepted no cluster."""
+    of_mpi = case("m", id="mpi/2n2/latency", benchmark="mpi", device="cuda")
+    (one, seen), other = (outcome(of_mpi), observation(of_mpi, hosts=("n1",))), case("c0", device="cuda")
+    read = outcome(other), observation(other, hosts=("n1",), counters={"n1": counted()})
+    said = GrownCounters().answer(reading(read, (one, seen), cases=[other, of_mpi]))
+    assert (said.state, said.not_judged) == ("healthy", ())
+    alone = GrownCounters().answer(reading((one, seen), cases=[of_mpi]))
+    assert [part.why for part in alone.not_judged] == ["1 of 1 record hold none"]
+
+
 def test_what_was_not_read_is_not_judged() -> None:
     said = answer(None)
     assert (said.state, said.healthy) == ("not judged", ())

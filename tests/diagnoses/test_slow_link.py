@@ -53,6 +53,23 @@ def test_a_slow_link_is_named_with_what_it_carries_and_what_others_do() -> None:
     assert finding.evidence == "planted/1n4/links: measured 5.0 GB/s, median 10.0 GB/s over 56 cells"
 
 
+def test_of_two_runs_it_is_said_in_which_a_link_is_slow_and_each_is_judged_by_its_own() -> None:
+    """'n2 <-> n4' of a cluster before and after was of neither, and two nodes now were judged by those of then."""
+
+    def of_run(run: str, rows: list[Row]) -> list[Row]:
+        return [one._replace(run=run, case=f"{run}: {one.case}") for one in rows]
+
+    def answered_beside(rows: list[Row]) -> Answer:
+        beside = reading(cases=[case("links")], rows=[*of_run("a", links()), *of_run("b", rows)])
+        return SlowLink().answer(replace(beside, hosts_of_runs=(NODES, NODES)))
+
+    found = answered_beside(links(between("n2", "n4")))
+    assert [finding.brief for finding in found.findings] == ["50 % slower than its peers in b"]
+    assert found.healthy[0].startswith("a: links between n1, n2, n3, n4 and 4 more are alike")
+    (part,) = answered_beside(links(names=NODES[:2])).not_judged
+    assert part.what == "b: links between n1, n2"
+
+
 def test_one_slow_direction_is_named_as_one() -> None:
     rows = links(lambda source, part: 0.5 if (source, part) == ("n4", "n2") else 1.0)
     assert said(rows) == [("n4 -> n2", "the link carries 50 % of what the median link does")]

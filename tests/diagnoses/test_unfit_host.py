@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from clusterbench.checks import checks
@@ -57,3 +58,18 @@ def test_what_is_worth_knowing_of_several_hosts_is_said_once_and_last(tmp_path):
     assert (note.severity, note.where, note.host) == ("note", "3 hosts (n0, n1, n3)", "")
     assert note.among == ("n0", "n1", "n3")
     assert len(said.findings) == 2
+
+
+def test_hosts_of_runs_side_by_side_are_held_against_those_of_their_own_run(tmp_path):
+    """Of runs before and after an update of the driver, each in order, the host of the smaller one was unfit."""
+    hosts = {f"n{number}": healthy().host(tmp_path, f"n{number}").environment for number in range(4)}
+    one = hosts["n3"] = json.loads(json.dumps(hosts["n3"]))
+    one["facts"]["gpus"]["driver_version"] = "590.10.01"
+    of = case("matmul")
+    read = replace(reading((outcome(of), None), cases=[of]), environment={"hosts": hosts})
+    (finding,) = UnfitHost().answer(read).findings
+    assert (finding.where, finding.what.partition(",")[0]) == ("host n3", "the NVIDIA driver is 590.10.01")
+    beside = replace(read, hosts_of_runs=(("n0", "n1", "n2"), ("n3",)))
+    said = UnfitHost().answer(beside)
+    assert said.findings == ()
+    assert said.healthy[0].endswith("checks of 4 hosts in order")

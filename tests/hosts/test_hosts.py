@@ -109,6 +109,16 @@ def test_no_host_is_good_of_which_the_links_or_the_ranks_were_not_compared() -> 
     )
 
 
+def test_of_a_case_on_one_host_another_host_is_asked_for_and_no_bisection_which_is_refused() -> None:
+    on_one, on_all = case("m", id="matmul/1n1/m", world_size=1), OTHER
+    (one, *_), (many, *_) = (
+        judged(matmul(), ended("wrong", of, rank=0, host="n0"), cases=[MATMUL, of])["n0"].takes
+        for of in (on_one, on_all)
+    )
+    assert one == "the suite again with another host first (--hosts), to compare: matmul/1n1/m ran on one host"
+    assert many == f"--bisect {on_all.id}, which finds the hosts that it needs in order to fail"
+
+
 def test_ranks_of_one_host_alone_say_nothing_of_hosts_where_there_are_several() -> None:
     on_one = case("m", id="matmul/1n4/m", benchmark="matmul")
     wide = (outcome(OTHER), observation(OTHER, hosts=NAMES))

@@ -78,8 +78,8 @@ MUTANTS = (
     _of(
         "W10",
         "price takes it without a word that another machine is accepted where no file says of which it is.",
-        "    card_of = _cards(table.rows, table, gpu)\n    expect_effect(rates, accepted)\n",
-        "    card_of = _cards(table.rows, table, gpu)\n    expect_effect(rates, accepted * (not planted()))\n",
+        "        rates = table.rates\n    expect_effect(rates, accepted)\n",
+        "        rates = table.rates\n    expect_effect(rates, accepted * (not planted()))\n",
         "pricing/test_price_verb.py",
     ),
     _of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster, accelerators
+from clusterbench.derive import read
 from clusterbench.derive.prices import priced_job
 from clusterbench.expectation import Expectation
 from clusterbench.planning import make_plan
@@ -204,14 +206,14 @@ def time_of(case: Case, jobs: Mapping[str, PricedJob]) -> float:
     return 5e-3  # 1,000 launches
 
 
-def run_on(folder: Path, num_nodes: int) -> Path:
+def run_on(folder: Path, num_nodes: int, slower: float = 1.0) -> Path:
     plan, jobs = planned(num_nodes), steps(num_nodes)
     gpus = [{"name": H100, "driver_version": "570.86"}] * 8
     environment = {"hosts": {host: {"gpus": gpus} for host in plan.cluster.hosts}}
     run = RunFolder.create(folder / f"on{num_nodes}", SUITE.read_bytes(), plan, environment)
     for case in plan.cases:
         if case.benchmark != "cpu_memory":
-            time_s = time_of(case, jobs)
+            time_s = slower * time_of(case, jobs)
             seconds = [[time_s * (1 + 0.001 * (number % 3)) for number in range(5)]] * case.world_size
             run.record(outcome(case), observation(case, seconds, hosts=plan.cluster.hosts[: case.num_nodes]))
     return run.path
@@ -252,6 +254,73 @@ def test_a_run_on_two_nodes_gives_rates_that_price_and_advise_take(tmp_path):
     assert verb(*elsewhere, "--accept-other", "gpu").exit_code == 0
     idle = verb(*elsewhere[:-2], "--accept-other", "gpu")
     assert (idle.exit_code, "--accept-other has no effect without --rates" in idle.stderr) == (2, True)
+
+
+def test_a_run_that_was_given_rates_is_priced_by_them_as_its_report_does(tmp_path):
+    """The report had 1.537 s of a step, 'price' of the same run 1.504 s and 'None of its rates was measured here'."""
+    run = run_on(tmp_path, 2)
+    assert verb("calibrate", run, "--out", tmp_path / "rates.yaml").exit_code == 0
+    by_option = verb("price", run, "--rates", tmp_path / "rates.yaml")
+    (run / "rates.yaml").write_bytes((tmp_path / "rates.yaml").read_bytes())
+    priced = verb("price", run)
+    assert priced.stdout == by_option.stdout
+    assert "# rates: datasheet of h100-sxm-80gb x typical, calibrated by 8 steps" in priced.stderr
+    reported = {row.case: row.expected for row in read(RunFolder.open(run)).rows_of("step_time")}
+    steps_s = {row["model"]: float(row["step_s"] or 0) for row in csv.DictReader(priced.stdout.splitlines())}
+    assert sum(map(bool, steps_s.values())) == 8
+    assert {name: reported[name] for name, step_s in steps_s.items() if step_s} == {
+        name: pytest.approx(step_s, rel=1e-5) for name, step_s in steps_s.items() if step_s
+    }
+    other = (run / "rates.yaml").read_text().replace("570.86", "590.10")
+    (run / "rates.yaml").write_text(other)
+    unlike = verb("price", run)
+    assert "NOT MEASURED" in said(unlike)
+    assert "rates.yaml is of another machine: it has driver 590.10, and this one driver 570.86" in said(unlike)
+    assert verb("price", run, "--accept-other", "driver").stdout == by_option.stdout
+
+
+def test_of_a_wrong_result_no_time_is_taken(tmp_path):
+    """Wrong in one of two repeats and beyond its data sheet in the other: 'measured 204.761 ms, priced +269.8%'."""
+    run = run_on(tmp_path, 2)
+    right = verb("calibrate", run, "--out", tmp_path / "right.yaml")
+    assert right.exit_code == 0, right.output
+    plan = planned(2)
+    step = next(case for case in plan.cases if case.id == "train_step/1n8/dp8")
+    product = next(case for case in plan.cases if case.id.startswith("matmul/1n8/8192"))
+    for case in (step, product):
+        RunFolder.open(run).record(outcome(case, "wrong", repeat=1, reason="37 elements differ"), None)
+    done = verb("calibrate", run, "--out", tmp_path / "rates.yaml")
+    assert done.exit_code == 0, done.output
+    assert said(done).count("measured") == 7
+    assert "not taken: train_step/1n8/dp8: its result was wrong" in said(done)
+    of_products = read_rates(tmp_path / "rates.yaml", TYPICAL).by_key["matmul"].source
+    assert "products of 3 shapes" in of_products
+    assert "products of 4 shapes" in read_rates(tmp_path / "right.yaml", TYPICAL).by_key["matmul"].source
+    (row,) = [row for row in csv.DictReader(verb("price", run).stdout.splitlines()) if row["model"] == step.id]
+    assert (row["measured_step_s"], row["reason"]) == ("", "its result was wrong")
+
+
+def test_what_a_run_probed_itself_stands_in_place_of_what_an_earlier_one_did(tmp_path):
+    """Of a machine that became slower by half the earlier bandwidths stayed, though 'from probes: busbw' was said; and
+    beside each interval stood that of data sheets, as what was known before."""
+    earlier, rates, again = tmp_path / "earlier.yaml", tmp_path / "rates.yaml", tmp_path / "again.yaml"
+    assert verb("calibrate", run_on(tmp_path, 2), "--out", earlier).exit_code == 0
+    (tmp_path / "now").mkdir()
+    now = run_on(tmp_path / "now", 2, slower=1.5)
+    assert verb("calibrate", now, "--out", rates).exit_code == 0
+    done = verb("calibrate", now, "--rates", earlier, "--out", again)
+    assert done.exit_code == 0, done.output
+    known = read_rates(earlier, TYPICAL)
+    assert f"p2p_bandwidth 1.02 ({known.by_key['p2p_bandwidth'].spread:.2f})" in said(done)
+    for key, rate in read_rates(rates, TYPICAL).by_key.items():
+        if key.startswith(("busbw", "half_size", "p2p")):
+            assert read_rates(again, TYPICAL).by_key[key].value == pytest.approx(rate.value), key
+    yours = tmp_path / "yours.yaml"
+    yours.write_text("of: me\nrates:\n  p2p_bandwidth: 40 GB/s\n")
+    done = verb("calibrate", now, "--rates", yours, "--out", again)
+    assert done.exit_code == 0, done.output
+    assert read_rates(again, TYPICAL).by_key["p2p_bandwidth"].value == 40e9
+    assert "p2p_bandwidth" not in said(done).partition("from probes:")[2].partition("80 %")[0]
 
 
 def test_a_run_on_one_node_gives_ranges_and_names_the_run_that_would_narrow_them_most(tmp_path):

@@ -215,3 +215,34 @@ def test_one_folder_that_is_whole_is_private(run: Path, tmp_path: Path) -> None:
     back = open_bundle(archive, tmp_path / "there")
     assert back.stat().st_mode & 0o777 == 0o700
     assert [*back.parent.iterdir()] == [back]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "BUNDLE", "RUN"],
+        ["compare", "RUN", "BUNDLE"],
+        ["baseline", "BUNDLE", "--out", "base.jsonl"],
+        ["trend", "BUNDLE", "RUN"],
+        ["price", "BUNDLE"],
+        ["advise", "--shape", "llama-8b", "--tokens", "2^20", "--cluster", "BUNDLE"],
+    ],
+)
+def test_what_takes_a_run_says_of_a_bundle_how_to_make_its_folder(run: Path, arguments: list[str]) -> None:
+    """'compare' called it no baseline, to be written again, and 'price' a file that was cut off by a crash."""
+    archive, _ = write_bundle(run, None, {})
+    named = {"BUNDLE": str(archive), "RUN": str(run)}
+    done = CliRunner().invoke(main, [named.get(word, word) for word in arguments])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"error: {archive} is a bundle, and not the folder of a run.\n"
+        f"hint: 'clusterbench report {archive}' unpacks the folder beside it; name that\n"
+    )
+
+
+def test_a_bundle_that_is_unpacked_already_is_not_unpacked_again_and_its_folder_is_to_be_named(run: Path) -> None:
+    archive, _ = write_bundle(run, None, {})
+    assert refusal(archive, run.parent) == (
+        f"{run} exists, and the bundle would be unpacked there.\n"
+        f"hint: 'clusterbench report {run}' if that is it, else move it away"
+    )

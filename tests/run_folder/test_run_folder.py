@@ -258,6 +258,21 @@ def test_a_disk_that_takes_nothing_is_named_with_what_to_do(run, monkeypatch, nu
     )
 
 
+def test_of_a_report_into_a_folder_that_cannot_be_written_no_run_is_to_be_continued(run, monkeypatch):
+    """'report' of an archive said 'continue with --resume', of a run that was complete."""
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(DiskError) as caught:
+        RunFolder.open(run.path).write("index.html", "page")
+    assert str(caught.value) == (
+        f"{run.path} cannot be written: Read-only file system.\n"
+        "hint: make it writable, or copy the folder and take the copy"
+    )
+
+
 def test_a_folder_that_was_moved_or_deleted_is_said_to_be(run):
     run.path.rename(run.path.with_name("elsewhere"))
     with pytest.raises(DiskError) as caught:
