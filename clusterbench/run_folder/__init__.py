@@ -41,9 +41,10 @@ and no third host was there to say whose link it was; it did not answer when it 
 down; it was named to replace others. And how many times a host had been lost that took part again."""
 
 RATES = "rates.yaml"
+"""The file of rates that a run was given, as it was given: docs/prediction.md."""
+
 BUNDLE = ".clusterbench.tar.gz"
 """How the name of a run's archive ends."""
-"""The file of rates that a run was given, as it was given: docs/prediction.md."""
 
 _RECORDS = ("observations.jsonl", "outcomes.jsonl")
 _BEFORE_THE_PLAN = ("logs", "suite.yaml", RATES, "suite_files", "environment.json", "plan.jsonl.new")
