@@ -173,6 +173,7 @@ def after_timing(layout: str, changes: dict[str, Any], plant: Callable[[Any], No
         return str(error)
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize("changes", [FLOAT32, BFLOAT16, NARROW], ids=["float32", "bfloat16", "narrow"])
 @pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero2", "dp2+zero3"])
@@ -237,6 +238,7 @@ def kept_and_sent(layout: str, changes: dict[str, Any]) -> Any:
     }
 
 
+@pytest.mark.matrix
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("layout", "changes"),
