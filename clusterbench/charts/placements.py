@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.cases.contests import fastest_of, speed_of, won_by
+from clusterbench.cases.faster import fastest_of, speed_of, won_by
 from clusterbench.cases.names import names, titles
 from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, are_most, groups_of, groups_that_differ, said

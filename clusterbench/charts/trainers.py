@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
-from clusterbench.cases.contests import Faster, fastest_of, speed_of, won_by
+from clusterbench.cases.faster import Faster, fastest_of, speed_of, won_by
 from clusterbench.cases.names import names, titles
 from clusterbench.cases.ranking import percent
 from clusterbench.cases.trained import Trained, groups_of, groups_that_differ, said
@@ -23,14 +23,14 @@ TRAINER = "trainer"
 
 
 @dataclass(frozen=True)
-class Contest:
+class ByTrainer:
     """Cases that differ in whose step is run alone, group by group; samples by case."""
 
     groups: list[list[Trained]]
     histories: Mapping[str, History]
 
 
-class Trainers(Chart[Contest]):
+class Trainers(Chart[ByTrainer]):
     """Throughput per rank, peak memory and traffic of the same step, run by one trainer and by another.
 
     How to read it
@@ -45,7 +45,7 @@ class Trainers(Chart[Contest]):
     section: ClassVar[Section] = "comparison"
     after: ClassVar[str] = "placements"
 
-    def select(self, reading: Reading) -> Contest | None:
+    def select(self, reading: Reading) -> ByTrainer | None:
         cases = [case for case in reading.trained if case.row.status != "refused"]
         groups = groups_that_differ(
             cases,
@@ -53,14 +53,14 @@ class Trainers(Chart[Contest]):
             lambda case: (case.layout, case.row.num_nodes),
             frozenset({TRAINER}),
         )
-        return Contest(groups, reading.history_of) if groups else None
+        return ByTrainer(groups, reading.history_of) if groups else None
 
-    def draw(self, data: Contest) -> list[Panel]:
+    def draw(self, data: ByTrainer) -> list[Panel]:
         alike = _panels(data)
         unders = titles(alike)
         return [panel for group, under in zip(alike[:MOST], unders, strict=False) for panel in _bars(group, under)]
 
-    def answer(self, data: Contest) -> str:
+    def answer(self, data: ByTrainer) -> str:
         found = [*fastest_of(data.groups, _trainer, data.histories)]
         comparisons = plural(len(found), "comparison")
         name = names((each.case.row for each in found), without=[TRAINER])
@@ -78,7 +78,7 @@ class Trainers(Chart[Contest]):
         text = "; ".join(filter(None, [*parts, _amounts(found)]))
         return f"{text[0].upper()}{text[1:]}."
 
-    def left_out(self, data: Contest) -> str:
+    def left_out(self, data: ByTrainer) -> str:
         return curves_note(len(_panels(data)), MOST, "workloads")
 
 
@@ -86,7 +86,7 @@ def _trainer(case: Trained) -> str:
     return str(case.point.get(TRAINER, OURS))
 
 
-def _panels(data: Contest) -> list[list[Trained]]:
+def _panels(data: ByTrainer) -> list[list[Trained]]:
     """The cases of all layouts that do the same work on as many nodes."""
     shown = [case for group in data.groups for case in group]
     return groups_of(shown, lambda case: (case.row.num_nodes,), {TRAINER})
