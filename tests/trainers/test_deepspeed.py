@@ -259,8 +259,8 @@ def test_what_it_sends_and_keeps_is_what_the_formulas_say(layout: str, changes: 
     assert {key: seen[key] for key in said} == pytest.approx(said, rel=1e-12)
 
 
-def test_of_a_model_beyond_one_bucket_and_of_stage_3_no_traffic_is_predicted() -> None:
-    for layout, shape in (("dp2+zero1", "llama-1b"), ("dp2+zero3", "llama-tiny")):
+def test_of_one_rank_a_model_beyond_one_bucket_and_stage_3_no_traffic_is_predicted() -> None:
+    for layout, shape in (("tp1+zero1", "llama-tiny"), ("dp2+zero1", "llama-1b"), ("dp2+zero3", "llama-tiny")):
         keys = [key for key, _ in expected_of_deepspeed(make_job(layout, shape=shape))]
         assert keys
         assert all(key.startswith("memory_") for key in keys)

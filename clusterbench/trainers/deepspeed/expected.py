@@ -28,7 +28,7 @@ _ALIGNMENT = 2
 
 def expected_of_deepspeed(job: TrainingJob) -> Iterator[tuple[str, Expected]]:
     """Metric key -> what is expected of traffic and states; stage 3 gathers as it has traced, of which nothing is."""
-    if job.layout.zero < 3 and job.shape.num_parameters <= BUCKET:
+    if job.layout.zero < 3 and job.shape.num_parameters <= BUCKET and job.layout.dp > 1:
         sent = traffic_of_step(job)
         words = " + ".join(f"{each.count} {each.op} of {format_bytes(each.size_bytes)} in all" for each in sent)
         basis = f"{words}; DeepSpeed 0.19 reduces every gradient on all ranks; {job.equation}"
