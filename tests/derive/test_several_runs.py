@@ -105,8 +105,8 @@ def test_one_page_of_several_runs_stands_in_a_folder_of_its_own(tmp_path: Path) 
     page = (tmp_path / "both" / "index.html").read_text()
     assert "before: train_step/1n2/tp2" in page
     assert "after: train_step/1n2/tp2" in page
-    assert "Throughput per rank before" in page  # a panel each
-    assert "Throughput per rank after" in page
+    assert "Throughput per rank run before" in page  # a panel each
+    assert "Throughput per rank run after" in page
     assert page.count("<td>COMPLETE: ") == 2
     table = (tmp_path / "both" / "rows.csv").read_text()
     assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"before", "after"}

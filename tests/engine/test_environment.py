@@ -26,12 +26,13 @@ def write(path, text):
     path.write_text(text + "\n")
 
 
-def test_this_host_is_described_in_json_without_nan():
+def test_this_host_is_described_in_json_without_nan(monkeypatch):
+    monkeypatch.setattr(environment, "_PACKAGES", ("clusterbench", "torch", "no-such-package"))
     described = json.loads(json.dumps(host_environment(), allow_nan=False))
     assert described["hostname"]
     assert described["memory_bytes"] > 2**28
     assert described["packages"]["torch"] == torch.__version__
-    assert described["packages"]["deepspeed"] is None
+    assert described["packages"]["no-such-package"] is None
     assert described["packages"]["clusterbench"] == clusterbench.__version__
     assert all(nic["speed_bits_per_s"] != 0 for nic in described["network"])
     assert described["gpus"] or described["gpus_reason"]
