@@ -167,6 +167,7 @@ def _suites() -> Mapping[str, Any]:
 _KINDS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "benchmarks": partial(_things_in, "clusterbench.benchmarks", "Benchmark"),
     "parallelisms": partial(_things_in, "clusterbench.parallel", "Parallelism"),
+    "trainers": partial(_things_in, "clusterbench.trainers", "Trainer"),
     "shapes": _shapes,
     "cards": accelerators,
     "suites": _suites,

@@ -104,18 +104,18 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
         (
             ("list", "benchmark"),
             "error: there are no 'benchmark' to list. Did you mean 'benchmarks'?\n"
-            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n",
+            "Kinds: benchmarks, parallelisms, trainers, shapes, cards, suites, charts, diagnoses, profiles.\n",
         ),
         (
             ("list", "checks"),
             "error: there are no 'checks' to list.\n"
-            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n"
+            "Kinds: benchmarks, parallelisms, trainers, shapes, cards, suites, charts, diagnoses, profiles.\n"
             "hint: 'clusterbench doctor --list' shows the checks\n",
         ),
         (
             ("list", "llama-8b"),
             "error: there are no 'llama-8b' to list.\n"
-            "Kinds: benchmarks, parallelisms, shapes, cards, suites, charts, diagnoses, profiles.\n"
+            "Kinds: benchmarks, parallelisms, trainers, shapes, cards, suites, charts, diagnoses, profiles.\n"
             "hint: 'clusterbench list shapes llama-8b' shows it\n",
         ),
         (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
@@ -148,7 +148,7 @@ def test_a_bug_keeps_its_traceback(run, monkeypatch):
         run("plan", "s.yaml")
 
 
-KINDS = ["benchmarks", "parallelisms", "shapes", "cards", "suites", "charts", "diagnoses", "profiles"]
+KINDS = ["benchmarks", "parallelisms", "trainers", "shapes", "cards", "suites", "charts", "diagnoses", "profiles"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,7 +177,7 @@ def test_the_options_of_a_benchmark_are_explained(run):
 
 
 def test_every_thing_can_be_asked_about(run):
-    for kind in ("benchmarks", "parallelisms", "shapes", "charts", "diagnoses", "profiles"):
+    for kind in ("benchmarks", "parallelisms", "trainers", "shapes", "charts", "diagnoses", "profiles"):
         for line in run("list", kind).stdout.splitlines()[1:]:
             assert run("list", kind, line.split()[0]).exit_code == 0
 
