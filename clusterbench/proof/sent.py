@@ -63,9 +63,10 @@ def check_sent(
 
 
 def _check_wide(gradients: Mapping[str, Tensor], job: TrainingJob, device: torch.device) -> None:
-    shares = dict.fromkeys(weight_shapes(job.on_one_rank()), 0.0)
+    sizes = weight_shapes(job.on_one_rank())
+    shares = dict.fromkeys(sizes, 0.0)
     for name, gradient in gradients.items():
-        if name.startswith("layers.") and gradient.dim() > 1:
+        if name.startswith("layers.") and len(sizes[name]) > 1:  # a part may be flattened
             numbers = gradient[gradient != 0]
             if numbers.numel() >= ENOUGH:
                 shares[name] = float((numbers == numbers.bfloat16().to(numbers.dtype)).double().mean())

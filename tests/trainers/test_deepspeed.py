@@ -157,6 +157,22 @@ def test_what_it_would_do_wrong_is_wrong(
         assert f"does not compute what one rank computes: {what}" in verdict
 
 
+def parity_as_told(layout: str, changes: dict[str, Any], told: dict[str, Any]) -> Any:
+    from clusterbench.trainers.deepspeed import step
+
+    honest = step.settings_of
+    step.settings_of = lambda *of: {**honest(*of), **told}
+    return parity_of(layout, {}, changes, NAME)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("layout", ["dp2+zero2", "dp2+zero3"])
+def test_gradients_that_it_adds_up_in_bfloat16_unasked_are_wrong(layout: str) -> None:
+    told = {"data_types": {"grad_accum_dtype": "bf16"}}
+    for verdict in run_ranks(2, parity_as_told, layout, BFLOAT16, told):
+        assert "rounds gradients to bfloat16, which nothing asks for" in str(verdict)
+
+
 def after_timing(layout: str, changes: dict[str, Any], plant: Callable[[Any], None] | None) -> Any:
     from clusterbench.proof.last_update import check_last_update
 
