@@ -1,11 +1,13 @@
 """Copies of weights in the dtype of the arithmetic: whether a step computed with the weights that it began with.
 
-Such copies are there in bfloat16 alone, so that nothing in float64 shows one that is out of date; and what a step with
-old norms or routers comes to is within what bfloat16 leaves.
+Such copies of ours are there in bfloat16 alone, so that nothing in float64 shows one that is out of date; and what a
+step with old norms or routers comes to is within what bfloat16 leaves. Ours are made when a step begins; those that
+another trainer has between steps were made when one ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 
 import torch
@@ -28,10 +30,22 @@ class Copies:
     def __init__(self, step: BuiltStep) -> None:
         pairs = [pair for module in step.modules for pair in masters_and_copies(module)]
         self._due = [(copy, sampled(master).to(copy.device, copy.dtype, copy=True)) for master, copy in pairs]
+        self._stale_before = sum(
+            not torch.equal(sampled(copy), sampled(part).to(copy.dtype)) for part, copy in _parts_and_copies(step)
+        )
 
     def num_stale(self) -> int:
         """Behind it: how many are others."""
-        return sum(not torch.equal(sampled(copy), due) for copy, due in self._due)
+        return self._stale_before + sum(not torch.equal(sampled(copy), due) for copy, due in self._due)
+
+
+def _parts_and_copies(step: BuiltStep) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each part of this rank, and what is computed with in its place, of a step that has copies between steps."""
+    parts = step.parts()
+    for name, copy in step.copies().items():
+        if name in parts:
+            part = parts[name]
+            yield part.value, copy.value[part.place[0].start - copy.place[0].start :][: part.value.numel()]
 
 
 def sampled(tensor: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def _apart(step: BuiltStep, names: list[str], rig: Rig) -> tuple[float, str]:
     One update changes each element by about the learning rate, in either direction, so the sum over n elements by its
     n-th root. A few elements that differ are seen in a stretch of few.
     """
-    parts, most_stretches = step.parts(), _stretches(len(names), rig.world_size)
+    parts, most_stretches = {**step.parts(), **step.copies()}, _stretches(len(names), rig.world_size)
     own = torch.zeros(len(names), 2 + most_stretches, dtype=torch.float64)
     for index, name in enumerate(names):
         if name in parts and (numel := parts[name].value.numel()):

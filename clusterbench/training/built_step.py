@@ -100,6 +100,13 @@ class BuiltStep(Protocol):
     def parts(self) -> Mapping[str, WeightPart]:
         """This rank's part of each weight by the weight's name in :func:`clusterbench.job.weight_shapes`."""
 
+    def copies(self) -> Mapping[str, WeightPart]:
+        """What this rank computes with where that is other memory than the parts, by the weight's name, flattened.
+
+        Between steps it is what the parts of all ranks are, rounded: the whole weight, or a stretch with this rank's
+        part. Copies that a module of ours makes for itself in each step are not among them.
+        """
+
     def global_loss(self, loss: Tensor) -> Tensor:
         """The mean over the tokens of the global batch, from what a call returned. A collective."""
 

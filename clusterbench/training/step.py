@@ -109,6 +109,9 @@ class TrainingStep:
     def modules(self) -> list[Decoder]:
         return self.assembly.decoders
 
+    def copies(self) -> dict[str, WeightPart]:
+        return {}
+
     def own_passes(self, rig: Rig) -> dict[str, Callable[[], Any]]:
         """The pipeline's timeline, attention under cp, the experts' parts."""
         own: dict[str, Callable[[], Any]] = {}

@@ -24,7 +24,7 @@ def test_each_copy_that_is_out_of_date_counts_whichever_it_is(
     """The first alone was looked at in a defect that no test saw."""
     held = pairs(3)
     monkeypatch.setattr(copies, "masters_and_copies", lambda module: held)
-    step: Any = SimpleNamespace(modules=["one"])
+    step: Any = SimpleNamespace(modules=["one"], parts=dict, copies=dict)
     for place in stale:
         held[place][1][-1] += 1
     assert Copies(step).num_stale() == len(stale)
@@ -33,7 +33,7 @@ def test_each_copy_that_is_out_of_date_counts_whichever_it_is(
 def test_copies_of_every_module_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"one": pairs(1), "two": pairs(2)}
     monkeypatch.setattr(copies, "masters_and_copies", held.__getitem__)
-    before = Copies(SimpleNamespace(modules=["one", "two"]))  # type: ignore[arg-type]
+    before = Copies(SimpleNamespace(modules=["one", "two"], parts=dict, copies=dict))  # type: ignore[arg-type]
     assert before.num_stale() == 0
     held["two"][1][1].zero_()
     assert before.num_stale() == 1

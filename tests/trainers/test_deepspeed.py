@@ -124,6 +124,22 @@ def _norm_over_ranks(step: Any) -> None:
     step.engine.optimizer.mpu.get_model_parallel_group = lambda: None
 
 
+def _keys_of_rank_1_are_not_gathered(step: Any) -> None:
+    """It goes on with those from before the first update: of weights that another rank has stepped, and of its own."""
+    import torch.distributed as dist
+
+    keys = [weight for name, weight in step.modules[0].named_parameters() if "key" in name]
+    old, honest = [weight.detach().clone() for weight in keys], step.engine.step
+
+    def planted() -> None:
+        honest()
+        if dist.get_rank() == 1:
+            for weight, before in zip(keys, old, strict=True):
+                weight.data.copy_(before)
+
+    step.engine.step = planted
+
+
 def wrong_parity(layout: str, changes: dict[str, Any], plant: Callable[[Any], None]) -> Any:
     from clusterbench.trainers.deepspeed.step import DeepSpeedStep
 
@@ -157,6 +173,13 @@ def test_what_it_would_do_wrong_is_wrong(
         assert f"does not compute what one rank computes: {what}" in verdict
 
 
+@pytest.mark.gloo
+@pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero2"])
+def test_a_rank_that_computes_with_other_copies_than_its_weights_is_wrong(layout: str) -> None:
+    for verdict in run_ranks(2, wrong_parity, layout, BFLOAT16, _keys_of_rank_1_are_not_gathered):
+        assert "of weights in bfloat16 that are not those of the weights that the step began with" in str(verdict)
+
+
 def parity_as_told(layout: str, changes: dict[str, Any], told: dict[str, Any]) -> Any:
     from clusterbench.trainers.deepspeed import step
 
@@ -171,6 +194,29 @@ def test_gradients_that_it_adds_up_in_bfloat16_unasked_are_wrong(layout: str) ->
     told = {"data_types": {"grad_accum_dtype": "bf16"}}
     for verdict in run_ranks(2, parity_as_told, layout, BFLOAT16, told):
         assert "rounds gradients to bfloat16, which nothing asks for" in str(verdict)
+
+
+def _embedding_of_rank_1_is_old(step: Any) -> None:
+    """Rank 0 has stepped its first half and all else is right: losses and norms in bfloat16 do not show it."""
+    _is_old_on_rank_1(step, "embedding")
+
+
+def _norms_of_rank_1_are_old(step: Any) -> None:
+    """Of what stays gathered in stage 3."""
+    _is_old_on_rank_1(step, "norm")
+
+
+def _is_old_on_rank_1(step: Any, of: str) -> None:
+    import torch.distributed as dist
+
+    weights = [weight for name, weight in step.modules[0].named_parameters() if of in name]
+    old = [weight.detach().clone() for weight in weights]
+    for _ in range(4):  # of norms, which are near 1, a single update is less than a rounding
+        step()
+    if dist.get_rank() == 1:
+        for weight, before in zip(weights, old, strict=True):
+            half = before.numel() // 2
+            weight.data.view(-1)[:half] = before.view(-1)[:half]
 
 
 def after_timing(layout: str, changes: dict[str, Any], plant: Callable[[Any], None] | None) -> Any:
@@ -207,6 +253,9 @@ def test_behind_the_clock_its_updates_are_adamws_and_of_clipped_gradients(layout
         ("dp2+zero1", BFLOAT16, _twice_the_rate, "roundings from AdamW's formula"),
         ("dp2+zero3", FLOAT32, _twice_the_rate, "roundings from AdamW's formula"),
         ("dp2+zero2", FLOAT32, _no_clipping, "that the optimizer took is not that of clipped ones"),
+        ("dp2+zero1", BFLOAT16, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
+        ("dp2+zero2", FLOAT32, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
+        ("dp2+zero3", BFLOAT16, _norms_of_rank_1_are_old, "copies of "),
     ],
 )
 def test_behind_the_clock_what_it_does_wrong_is_wrong(

@@ -67,6 +67,9 @@ class DeepSpeedStep:
         held = {name: _place(weight) for name, weight in self._weights()}
         return {name: WeightPart(_master(weight), held[name]) for name, weight in self._weights() if held[name]}
 
+    def copies(self) -> dict[str, WeightPart]:
+        return {name: _copy(weight) for name, weight in self._weights() if weight.numel() or _place(weight)}
+
     def global_loss(self, loss: Tensor) -> Tensor:
         loss = loss.clone()
         dist.all_reduce(loss, group=self._group)
@@ -170,6 +173,14 @@ def _master(weight: Any) -> Tensor:
         return part.detach()[: place.stop - place.start]
     master: Tensor = weight._hp_mapping.get_hp_fragment().detach()
     return master
+
+
+def _copy(weight: Any) -> WeightPart:
+    """What is computed with, flattened: the whole weight, but in stage 3 this rank's stretch where it is let go."""
+    if weight.numel():
+        return WeightPart(weight.detach().view(-1), (slice(0, weight.numel()),))
+    (place,) = _place(weight)
+    return WeightPart(weight.ds_tensor.detach()[: place.stop - place.start], (place,))
 
 
 def _gradient(weight: Any) -> Tensor:

@@ -66,6 +66,9 @@ class PlainDDPStep:
         gradients = [weight.grad for _, weight in self._weights() if weight.grad is not None]
         return torch.nn.utils.get_total_norm(gradients)
 
+    def copies(self) -> dict[str, WeightPart]:
+        return {}
+
     def own_passes(self, rig: Rig) -> dict[str, Callable[[], Any]]:
         return {}
 
