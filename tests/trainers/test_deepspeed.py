@@ -313,6 +313,7 @@ def kept_and_sent(layout: str, changes: dict[str, Any]) -> Any:
         ("dp2+zero1", NARROW),
         ("dp2+zero2", {**BFLOAT16, "max_grad_norm": None}),
         ("dp3+zero1", {**FLOAT32, "global_batch_size": 12}),
+        ("dp3+zero1", {**BFLOAT16, "global_batch_size": 12, "shape": "llama-flat-tiny"}),
         ("dp3+zero2", {**NARROW, "global_batch_size": 18}),
         ("dp3+zero3", {**FLOAT32, "global_batch_size": 12}),
     ],

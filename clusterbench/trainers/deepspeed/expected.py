@@ -63,10 +63,11 @@ class DeepSpeedFormulas(StepFormulas):
 
 def traffic_of_step(job: TrainingJob) -> list[Traffic]:
     """Of a rank in stages 1 and 2, with a model that fits one bucket."""
-    gradients = job.shape.num_parameters * job.gradient_bytes
     weights = _padded(job) * job.compute_bytes
-    if _adds_up_beside(job):
+    if _adds_up_beside(job):  # flattened, and so filled up as weights are
+        gradients = _padded(job) * job.gradient_bytes
         return [Traffic("dp", "all_reduce", 1, gradients), Traffic("dp", "all_gather", 1, weights)]
+    gradients = job.shape.num_parameters * job.gradient_bytes
     times = job.gradient_accumulation_steps if job.layout.zero == 2 else 1
     scalars = [_NORM_BYTES, *([_OVERFLOW_BYTES] if job.compute_bytes == 2 else [])]
     reduced = Traffic("dp", "all_reduce", times + len(scalars), times * gradients + sum(scalars))
