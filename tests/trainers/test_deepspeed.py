@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import clusterbench
 from clusterbench.cli import main
-from clusterbench.errors import NotHere, WrongResult
+from clusterbench.errors import NotHere, ToolError, WrongResult
 from clusterbench.expected.tolerances import comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.parallel import active_in, from_options
@@ -62,6 +63,18 @@ def test_without_the_package_a_case_is_skipped_by_name(monkeypatch: pytest.Monke
     monkeypatch.setattr(deepspeed, "find_spec", lambda name: None)
     with pytest.raises(NotHere, match=r"not installed here: pip install 'clusterbench\[deepspeed\]'"):
         trainers()[NAME]().build(make_job("dp2+zero1"), from_options({}), None, None)  # type: ignore[arg-type]
+
+
+def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from clusterbench.trainers.deepspeed.step import _engine
+
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    for name in ("LOCAL_RANK", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+    with pytest.raises(ToolError, match=r"trainer deepspeed found .* cannot import it: import of deepspeed halted.*"):
+        _engine(None, None, {}, None, torch.device("cpu"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero3"])

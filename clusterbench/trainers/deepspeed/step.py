@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from clusterbench.engine.grid import Grid
 from clusterbench.engine.rig import Rig
+from clusterbench.errors import ToolError
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.model.assembly import ADAMW, COMPUTE_DTYPES
 from clusterbench.model.decoder import Decoder, loss_of, total_of
@@ -116,7 +117,13 @@ def _filled(name: str, stretch: slice, size: tuple[int, ...], seed: int, device:
 def _engine(model: nn.Module, optimizer: Optimizer, settings: dict[str, Any], grid: Grid, device: torch.device) -> Any:
     os.environ["LOCAL_RANK"] = str(device.index or 0)  # which DeepSpeed takes for the number of its GPU
     os.environ["DS_ACCELERATOR"] = device.type
-    import deepspeed
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise ToolError(
+            f"trainer deepspeed found the package of that name, and Python cannot import it: {error}. "
+            "pip install 'clusterbench[deepspeed]' installs what it needs."
+        ) from error
 
     # Compiled at its first use, which takes half a minute, and called by inference alone.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
