@@ -218,7 +218,7 @@ def test_vocabulary_and_run_folder_need_the_standard_library_only_and_msgspec_wh
 def test_whatever_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    said = [*project["dependencies"], *extras["fast"], *extras["deepspeed"]]
+    said = [*project["dependencies"], *extras["fast"], *extras["deepspeed"], *extras["torchtitan"]]
     declared = {re.split(r"[>=<]", requirement)[0].lower() for requirement in said}
     used = set().union(*map(first_parts, modules())) - {*sys.stdlib_module_names, "clusterbench"}
     brought_by = packages_distributions()

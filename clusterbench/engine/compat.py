@@ -69,6 +69,8 @@ NAMES = {
     # What no recomputation repeats or keeps; and a number of memory that no other gets while it is held. 2.13 run.
     "torch.utils.checkpoint.SAC_IGNORED_OPS": "kept_results",
     "torch.multiprocessing.reductions.StorageWeakRef": "kept_results",
+    # Which part of the whole a DTensor is that FSDP2 and tensor parallelism cut along one dimension. 2.13 run.
+    "torch.distributed.tensor._utils.compute_local_shape_and_global_offset": "trainer torchtitan",
     # `torch.nn.utils` scales parameters' gradients only, and of FSDP2's DTensors takes 28 ms to find out how. 2.13 run.
     "torch._foreach_mul_": "step",
     # All weights are rounded in one call, which is a kernel on CUDA. Public in all but its name. 2.13 run.
@@ -324,6 +326,14 @@ def _on_meta(arguments: Any) -> Any:
         return leaf if meta is None else torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
 
     return tree_map(moved, arguments, is_leaf=lambda node: hasattr(node, "tensor_meta"))
+
+
+def place_in_whole(weight: Any) -> tuple[slice, ...]:
+    """Where this rank's part of a DTensor lies in the whole: a slice of each dimension."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sizes, offset = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    return tuple(slice(start, start + size) for start, size in zip(offset, sizes, strict=True))
 
 
 def scale_all(tensors: list[Tensor], factor: Tensor) -> None:

@@ -43,6 +43,7 @@ _PACKAGES = (
     "nvidia-nccl-cu13",
     "triton",
     "deepspeed",
+    "torchtitan",
 )
 
 

@@ -17,7 +17,7 @@ RECORDED = {
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
     "ep_scale": ((22, "7321ff9a28bb3252"), (32, "29ed7acd1e23a809")),
-    "engines": ((12, "1ce5b93cb390dc1b"), (12, "5e9a7836840f6479")),
+    "engines": ((18, "198a8255d3bb99ad"), (18, "03906a52062a5578")),
     "fabric": ((104, "3c30ecd7cda8a624"), (239, "ce43ffc29c5aa61f")),
     "faults": ((29, "097cde0d8dd68c9a"), (29, "b1de0d316a6545e9")),
     "gpu_direct": ((33, "ed852b21670526e2"), (352, "c3e83d0687356031")),

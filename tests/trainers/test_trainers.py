@@ -20,7 +20,7 @@ EVERY = sorted(trainers())
 def taken_by(name):
     """The first of some jobs on two ranks that a trainer runs."""
     dtype = "float64" if trainers()[name].runs_in_float64 else "float32"
-    jobs = [make_job(layout, dtype=dtype) for layout in ("dp2", "dp2+zero1")]
+    jobs = [make_job(layout, dtype=dtype) for layout in ("dp2", "dp2+zero1", "dp2+zero3")]
     return next(job for job in jobs if not trainers()[name]().objection(job, active_in(job.layout, from_options({}))))
 
 
