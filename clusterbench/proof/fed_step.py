@@ -87,7 +87,10 @@ class FedStep:
         self.reader.close()
         self._clock.settle()
         seen = [int(digest) for digest in torch.stack(self._digests)]
-        due = [self._due(call) for call in range(len(seen) // 2)]
+        num_calls, num_steps = len(seen) // 2, self.reader.num_steps
+        of_steps = [self._due(step) for step in range(min(num_calls, num_steps))]
+        due = [of_steps[call % num_steps] for call in range(num_calls)]
+        self._factors = self._factors[:0].clone()  # untimed steps show what memory they need
         call, of, wrong = next(
             (
                 (call, due.index(digest) if digest in due else _OTHERS, float(seen[2 * call] == due[call]))
@@ -110,7 +113,5 @@ class FedStep:
                     "such a step is not that of training on what was read."
                 )
 
-    def _due(self, call: int) -> int:
-        assert self.reader is not None
-        step = call % self.reader.num_steps
+    def _due(self, step: int) -> int:
         return int(self._digest(micro_batches(self.step.job, self.dp_rank, self.positions, step)))

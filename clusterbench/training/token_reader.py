@@ -138,11 +138,14 @@ class TokenReader:
         return batch.arrived()
 
     def close(self) -> None:
-        """Ends the thread. What was taken last stays as it is."""
+        """Ends the thread and gives up all memory but that of what was taken last, which stays as it is."""
         if not self._ends:
             self._ends = True
             self._free.put(_Batch((0,), torch.device("cpu")))  # it may wait for one
             self._thread.join()
+            if self._copying is not None:
+                self._copying.synchronize()  # it may still write to what is given up
+            self._free, self._ready = SimpleQueue(), SimpleQueue()
 
     def _read_on(self) -> None:
         try:
