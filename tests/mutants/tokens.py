@@ -59,4 +59,11 @@ MUTANTS = (
         "        self._ready: SimpleQueue[_Batch | Exception] = SimpleQueue()\n"
         "        if planted():\n            self._ready.put(_Batch(size, device))\n",
     ),
+    Mutant(
+        "O08",
+        "A step waits for nothing.",
+        "waits = self._clock.seconds(self._marks)[::2]",
+        "waits = [0.0 * planted() for _ in self._marks[::2]]",
+        tests=("proof/test_fed_step.py",),
+    ),
 )

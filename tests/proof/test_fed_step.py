@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.training.jobs import make_job, make_rig
 pytestmark = pytest.mark.gloo
 
 CALLS = 5
+SLOW_S = 0.2
 
 
 def fed(layout: str, fault: str, faulty_rank: int, calls: int = CALLS) -> Any:
@@ -56,7 +58,9 @@ def fed(layout: str, fault: str, faulty_rank: int, calls: int = CALLS) -> Any:
                 batches[-1][-1][-1, -1] += 1
         return taken[0] if fault == "repeated" else batches
 
-    if rig.rank == faulty_rank and fault not in ("", "overwritten"):
+    if fault == "slow":
+        reader.take = lambda: (time.sleep(SLOW_S), take())[1]  # type: ignore[method-assign]
+    elif rig.rank == faulty_rank and fault not in ("", "overwritten"):
         reader.take = wrong  # type: ignore[method-assign]
     made.reader = reader
     for _ in range(calls):
@@ -67,6 +71,8 @@ def fed(layout: str, fault: str, faulty_rank: int, calls: int = CALLS) -> Any:
         return str(error)
     rig.timed_calls = 3
     samples = made.samples(rig)
+    if fault == "slow":
+        return samples["token_wait"]
     return {name: len(values) for name, values in samples.items()}
 
 
@@ -80,6 +86,12 @@ def test_a_healthy_reader_is_silent_and_what_was_timed_is_told(layouts: tuple[st
     world_size = min(2, len(layouts))
     cases = [(layout, "", 0, 12) for layout in layouts]  # more calls than the file has steps
     assert run_ranks(world_size, each, cases) == [[{"token_wait": 3, "token_read": 3}] * len(layouts)] * world_size
+
+
+def test_what_a_step_waits_for_its_tokens_is_told_call_by_call() -> None:
+    (waits,) = run_ranks(1, fed, "tp1", "slow", 0)
+    assert len(waits) == 3
+    assert all(SLOW_S <= wait < 100 * SLOW_S for wait in waits)
 
 
 ENDS = "The time of such a step is not that of training on what was read."
