@@ -45,12 +45,12 @@ def expected_memory_metrics(
     Parameters
     ----------
     parts, states, fullest
-        The job of each stage's ranks, the states they should hold between steps, and when they should hold most.
+        The job of each stage's ranks, the states they should hold between steps, and when they should hold most; the
+        last is empty where that is not predicted.
     """
-    held = [
-        {**peak_memory(active, part, of), TOTAL: moment.held}
-        for part, of, moment in zip(parts, states, fullest, strict=True)
-    ]
+    held = [peak_memory(active, part, of) for part, of in zip(parts, states, strict=True)]
+    if fullest:
+        held = [{**of, TOTAL: moment.held} for of, moment in zip(held, fullest, strict=True)]
     for category, basis in _bases(parts, fullest, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)
         if category in ("parameters", "optimizer_state"):
@@ -112,11 +112,12 @@ def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequ
         "gradients": _gradients_basis(job),
         "optimizer_state": f"two moments of {job.moment_bytes} B a parameter, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
-        TOTAL: _total_basis(fullest),
     }
+    if fullest:
+        bases[TOTAL] = _total_basis(fullest)
     if _is_routed(active, job):
         even = f"{ABOUT}of an even load, which the router decides"
-        bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL)}
+        bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL) if category in bases}
     if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
     unknown = not_predicted(job, active)
