@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from clusterbench.expected.flops import HELD_AGAINST, UNVERIFIED
 from clusterbench.expected.total import fullest_moment
@@ -10,6 +11,7 @@ from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob, has_copy, kept_bytes, one_of_each, weight_shapes
 from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
     Parallelism,
     expected_memory,
@@ -22,6 +24,7 @@ from clusterbench.parallel import (
 )
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.zero import states_in_the_paper
+from clusterbench.shape import ModelShape
 from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -173,10 +176,16 @@ def _all_but_the_largest(sizes: Iterable[float]) -> float:
 
 def _kept(job: TrainingJob) -> str:
     """Bytes of one parameter, and of its copy where there is one."""
-    if not any(has_copy(name, job) for name in weight_shapes(one_of_each(job.shape, job.layout))):
+    if not any(has_copy(name, job) for name in _kinds(job.shape)):
         return f"{job.master_bytes} B"
     of_what = "" if has_copy("norm.weight", job) else ", of experts that FSDP does not gather,"
     return f"{job.master_bytes} B, with a copy of {job.compute_bytes} B{of_what} that is rounded once a step,"
+
+
+@cache  # a plan asks for every case
+def _kinds(shape: ModelShape) -> Collection[str]:
+    """The name of one weight of each kind."""
+    return tuple(weight_shapes(one_of_each(shape, ParallelLayout())))
 
 
 def _gradients_basis(job: TrainingJob) -> str:
