@@ -166,8 +166,9 @@ def _band(
 
 def _summed_before(active: Sequence[Parallelism], job: TrainingJob) -> float:
     """Bytes of all flat buffers of gradients but the largest: a busy host may still hold them with the last."""
-    sums = summed_elements(active, job).values()
-    return _all_but_the_largest(sums) * kept_bytes("norm.weight", job) if job.device == "cpu" else 0.0
+    if job.device != "cpu":
+        return 0.0
+    return _all_but_the_largest(summed_elements(active, job).values()) * kept_bytes("norm.weight", job)
 
 
 def _all_but_the_largest(sizes: Iterable[float]) -> float:

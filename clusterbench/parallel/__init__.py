@@ -546,12 +546,22 @@ def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, 
 
 def with_own(active: Iterable[Parallelism], *methods: str) -> tuple[Parallelism, ...]:
     """Those with such a method of their own: the others say nothing by it, and need not be asked for every weight."""
-    return tuple([parallelism for parallelism in active if _has_own(type(parallelism), methods)])
+    has_own = _own(methods)
+    return tuple([parallelism for parallelism in active if has_own[type(parallelism)]])
 
 
-@cache
-def _has_own(kind: type[Parallelism], methods: tuple[str, ...]) -> bool:
-    return any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
+class _Own(dict[type[Parallelism], bool]):
+    """Whether a kind has one of these methods of its own; looked up at first."""
+
+    def __init__(self, methods: tuple[str, ...]) -> None:
+        self.methods = methods
+
+    def __missing__(self, kind: type[Parallelism]) -> bool:
+        self[kind] = any(getattr(kind, method) is not getattr(Parallelism, method) for method in self.methods)
+        return self[kind]
+
+
+_own = cache(_Own)  # a plan asks a hundred thousand times
 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
