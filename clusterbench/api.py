@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from clusterbench.cases import Reading
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.types import Plan
+
+if TYPE_CHECKING:  # a plan needs nothing of what reads runs
+    from clusterbench.cases import Reading
 
 
 def plan(suite: Path | str, cluster: Cluster) -> Plan:

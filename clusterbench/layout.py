@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import gcd, prod
 from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
+from clusterbench.once import once
 from clusterbench.units import quotient
 from clusterbench.words import short
 
@@ -246,7 +247,7 @@ class ParallelLayout:
     def __hash__(self) -> int:
         return hash(self._canonical)
 
-    @cached_property
+    @once
     def _canonical(self) -> str:
         return self._text(dp=self.dp)
 
@@ -267,12 +268,12 @@ class ParallelLayout:
         """Ranks the layout needs."""
         return self.pp * self.dp * self.cp * self.tp
 
-    @cached_property
+    @once
     def riders(self) -> tuple[str, ...]:
         """Names of the active riders, in the order they are written."""
         return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
 
-    @cached_property
+    @once
     def axes(self) -> tuple[str, ...]:
         """Those of more than one rank, in the order of ``AXES``.
 
@@ -281,7 +282,7 @@ class ParallelLayout:
         """
         return tuple(axis for axis in AXES if self.uses(axis))
 
-    @cached_property
+    @once
     def columns(self) -> Mapping[str, bool | int]:
         """Degrees and riders by name, as a point of a training case has them.
 
@@ -300,17 +301,17 @@ class ParallelLayout:
         """
         return tuple(getattr(self, name) for name in _MEMBERS if name not in names)
 
-    @cached_property
+    @once
     def sequence_parts(self) -> int:
         """Into how many parts tp ranks cut the sequence between the regions of split weights; 1 where each has all."""
         return self.tp if self.sp else 1
 
-    @cached_property
+    @once
     def spreads_experts(self) -> bool:
         """Whether the experts of a layer lie on several ranks."""
         return self.ep > 1
 
-    @cached_property
+    @once
     def shards_gradients(self) -> bool:
         """Whether ranks with the same weights keep a share of the gradients each, and so gather weights to compute."""
         return self.zero >= 2
@@ -320,7 +321,7 @@ class ParallelLayout:
         """Whether they keep no more than that share of the weights beside computing, either."""
         return self.zero == 3
 
-    @cached_property
+    @once
     def of_micro_batch(self) -> ParallelLayout:
         """What of it decides what a rank computes of a micro-batch, and which activations that leaves.
 
@@ -339,7 +340,7 @@ class ParallelLayout:
         """The axis along which ranks hold the same dense weights and see other tokens: dp, cp, or both as ``dp_cp``."""
         return "dp" if self.cp == 1 else "cp" if self.dp == 1 else "dp_cp"
 
-    @cached_property
+    @once
     def views(self) -> tuple[str, ...]:
         """Groups in use that are no axis: ``dp_cp``; the expert grid ``ep`` and ``edp`` (ranks with the same experts);
         ``ends``, the first and the last pipeline stage.
@@ -365,7 +366,7 @@ class ParallelLayout:
             raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
         return self._degrees[axis]
 
-    @cached_property
+    @once
     def _degrees(self) -> Mapping[str, int]:
         """Kept: a plan asks for them of each weight of each case, a million times for ``suites/top_configs.yaml``."""
         return {

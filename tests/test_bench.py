@@ -1,6 +1,7 @@
 """How the numbers of ``tests/bench`` are judged; that they are reached is measured by ``tox -e bench``, never here."""
 
 from clusterbench.derive import read
+from clusterbench.types import VOID
 from tests import by_hand
 from tests.bench import alternate, at_most, control_plane, ratio, report_size
 
@@ -74,6 +75,7 @@ def test_of_the_training_steps_whose_page_is_timed_every_record_is_read(tmp_path
     reading = read(report_size.write(tmp_path / "run", cases, report_size.training_records(cases)))
     assert reading.problems == ()
     assert all(history.pooled for history in reading.histories)
+    assert not [row for row in reading.rows if row.basis.startswith(VOID)]
 
 
 def test_agents_of_the_control_plane_say_what_a_host_says():

@@ -20,7 +20,6 @@ from clusterbench.options import option
 from clusterbench.rows import Row, variables_of
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.tools.host_links import TOPOLOGY, HostTopology
-from clusterbench.tools.nccl_log import parse
 from clusterbench.tools.nccl_record import LOG, RankLog, connections, rank_log
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
@@ -130,6 +129,7 @@ class NcclTransport(Benchmark):
                 open_log(os.environ, socket.gethostname(), os.getpid()).close()  # no other process removes it
             raise NotHere("one rank sends nothing.\nhint: this benchmark reads how NCCL joins ranks; give it two GPUs")
         from clusterbench.engine.topology import host_topology
+        from clusterbench.tools.nccl_log import parse
 
         file = open_log(os.environ, socket.gethostname(), os.getpid())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,9 +155,10 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
     outcomes = list(outcomes_without_secrets(run.outcomes()))
     histories = histories_of(plan, outcomes, run.observations(), problems)
     own = [with_figures(_refuted_by_itself(history), plan.cluster, problems) for history in histories]
-    derived = _held_together(own)
-    rows = [row for history, metrics in derived for row in case_rows(name, history, metrics, plan.cluster)]
-    histories = tuple(history for history, _ in derived)
+    judged, rows = list[History](), list[Row]()
+    for history, metrics in _held_together(own):
+        judged.append(history)
+        rows += case_rows(name, history, metrics, plan.cluster)
     environment = environment_without_secrets(run.environment())
     prices = _prices(run, plan, environment, rates)
     rows = _with_prices(rows, prices)
@@ -165,7 +166,8 @@ def read_single(run: RunFolder, rates: AskedRates = OWN_RATES) -> SingleRun:
         prices = _said_without_effect(prices, rows)
     lacking = cut_short(plan, outcomes)
     every_problem = (*run.problems, *problems)
-    return SingleRun(name, plan, histories, rows, environment, every_problem, prices, (lacking,) if lacking else ())
+    short = (lacking,) if lacking else ()
+    return SingleRun(name, plan, tuple(judged), rows, environment, every_problem, prices, short)
 
 
 def _prices(run: RunFolder, plan: Plan, environment: Mapping[str, Any], asked: AskedRates) -> Prices:
@@ -230,20 +232,24 @@ def _refuted_by_itself(history: History) -> History:
     return history
 
 
-def _held_together(derived: Sequence[tuple[History, list[Metric]]]) -> list[tuple[History, list[Metric]]]:
-    """The same with how cases that compute the same agree; one that others refute is wrong, and has no figures."""
+def _held_together(derived: list[tuple[History, list[Metric]]]) -> Iterator[tuple[History, list[Metric]]]:
+    """The same with how cases that compute the same agree; one that others refute is wrong, and has no figures.
+
+    ``derived`` is empty then: a large run has a million figures, which are let go as rows are made of them.
+    """
     agreements: dict[str, Agreement] = {}
     kinds = benchmarks()
     for name in {history.case.benchmark for history, _ in derived} & kinds.keys():
         agreements |= kinds[name].agreements([history for history, _ in derived if history.case.benchmark == name])
     none = Agreement(())
-    held = [(history, metrics, agreements.get(history.case.hash, none)) for history, metrics in derived]
-    return [
-        (history.refuted(agreement.wrong + _also_counted(metrics)), [])
-        if agreement.wrong
-        else (history, [*metrics, *agreement.metrics])
-        for history, metrics, agreement in held
-    ]
+    derived.reverse()
+    while derived:
+        history, metrics = derived.pop()
+        agreement = agreements.get(history.case.hash, none)
+        if agreement.wrong:
+            yield history.refuted(agreement.wrong + _also_counted(metrics)), []
+        else:
+            yield history, [*metrics, *agreement.metrics]
 
 
 def _also_counted(metrics: Sequence[Metric]) -> str:

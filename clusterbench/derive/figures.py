@@ -59,7 +59,8 @@ def _metrics_or_reason(history: History, cluster: Cluster) -> list[Metric] | str
     try:
         place = Place(cluster, history.case.num_nodes)
         derived = [*benchmark.derive(history.case, history.pooled, place)]
-        derived += _of_replaced_hosts(history, benchmark, place, {metric.key for metric in derived})
+        if len(history.observations) > 1:
+            derived += _of_replaced_hosts(history, benchmark, place, {metric.key for metric in derived})
         metrics = without_impossible(history.case, derived, cluster)
         metrics = _without_impossible_repeat(history, benchmark, place, metrics)
         metrics = without_speed(metrics, history.case, cluster)

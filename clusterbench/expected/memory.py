@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from clusterbench.expected.flops import HELD_AGAINST, UNVERIFIED
 from clusterbench.expected.total import fullest_moment
@@ -10,6 +11,7 @@ from clusterbench.formulas.memory import megatron_activation_bytes
 from clusterbench.job import TrainingJob, has_copy, kept_bytes, one_of_each, weight_shapes
 from clusterbench.job.backward import Moment
 from clusterbench.job.passes import STATES
+from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import (
     Parallelism,
     expected_memory,
@@ -22,6 +24,7 @@ from clusterbench.parallel import (
 )
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.zero import states_in_the_paper
+from clusterbench.shape import ModelShape
 from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -45,12 +48,12 @@ def expected_memory_metrics(
     Parameters
     ----------
     parts, states, fullest
-        The job of each stage's ranks, the states they should hold between steps, and when they should hold most.
+        The job of each stage's ranks, the states they should hold between steps, and when they should hold most; the
+        last is empty where that is not predicted.
     """
-    held = [
-        {**peak_memory(active, part, of), TOTAL: moment.held}
-        for part, of, moment in zip(parts, states, fullest, strict=True)
-    ]
+    held = [peak_memory(active, part, of) for part, of in zip(parts, states, strict=True)]
+    if fullest:
+        held = [{**of, TOTAL: moment.held} for of, moment in zip(held, fullest, strict=True)]
     for category, basis in _bases(parts, fullest, active).items():
         yield metric_key("peak_memory", category=category), Expected(max(of[category] for of in held), "B", basis)
         if category in ("parameters", "optimizer_state"):
@@ -112,11 +115,12 @@ def _bases(parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequ
         "gradients": _gradients_basis(job),
         "optimizer_state": f"two moments of {job.moment_bytes} B a parameter, and a step count per tensor",
         ACTIVATIONS: _activations_basis(job),
-        TOTAL: _total_basis(fullest),
     }
+    if fullest:
+        bases[TOTAL] = _total_basis(fullest)
     if _is_routed(active, job):
         even = f"{ABOUT}of an even load, which the router decides"
-        bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL)}
+        bases |= {category: f"{even}; {bases[category]}" for category in (ACTIVATIONS, TOTAL) if category in bases}
     if paper := states_in_the_paper(job):
         bases |= {name: f"{bases[name]}; {words}" for name, words in paper.items()}
     unknown = not_predicted(job, active)
@@ -162,8 +166,9 @@ def _band(
 
 def _summed_before(active: Sequence[Parallelism], job: TrainingJob) -> float:
     """Bytes of all flat buffers of gradients but the largest: a busy host may still hold them with the last."""
-    sums = summed_elements(active, job).values()
-    return _all_but_the_largest(sums) * kept_bytes("norm.weight", job) if job.device == "cpu" else 0.0
+    if job.device != "cpu":
+        return 0.0
+    return _all_but_the_largest(summed_elements(active, job).values()) * kept_bytes("norm.weight", job)
 
 
 def _all_but_the_largest(sizes: Iterable[float]) -> float:
@@ -172,10 +177,16 @@ def _all_but_the_largest(sizes: Iterable[float]) -> float:
 
 def _kept(job: TrainingJob) -> str:
     """Bytes of one parameter, and of its copy where there is one."""
-    if not any(has_copy(name, job) for name in weight_shapes(one_of_each(job.shape, job.layout))):
+    if not any(has_copy(name, job) for name in _kinds(job.shape)):
         return f"{job.master_bytes} B"
     of_what = "" if has_copy("norm.weight", job) else ", of experts that FSDP does not gather,"
     return f"{job.master_bytes} B, with a copy of {job.compute_bytes} B{of_what} that is rounded once a step,"
+
+
+@cache  # a plan asks for every case
+def _kinds(shape: ModelShape) -> Collection[str]:
+    """The name of one weight of each kind."""
+    return tuple(weight_shapes(one_of_each(shape, ParallelLayout())))
 
 
 def _gradients_basis(job: TrainingJob) -> str:

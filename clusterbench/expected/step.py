@@ -9,7 +9,7 @@ from math import lcm
 from clusterbench.cluster import Accelerator, Cluster
 from clusterbench.expected.bubble import expected_bubble
 from clusterbench.expected.flops import expected_flops
-from clusterbench.expected.memory import expected_memory_metrics
+from clusterbench.expected.memory import TOTAL, expected_memory_metrics, not_predicted
 from clusterbench.expected.tolerances import allowed_after_timing, allowed_of
 from clusterbench.expected.total import FullTime, full_times, fullest_of, held_at
 from clusterbench.formulas.transformer import CONVENTIONS
@@ -52,8 +52,11 @@ def expected_step(
     # the ranks of a pipeline have different parts; of each figure the largest is expected
     parts = [part_of(job, active, pp_rank) for pp_rank in range(job.layout.pp)]
     card = cluster.accelerator if job.layout.uses("cp") else None
-    of_parts = [full_times(active, part) for part in parts]
-    fullest = [fullest_of(of_part) for of_part in of_parts]
+    says_longest = card is not None and bool(card.memory_bytes)
+    says_total = TOTAL not in not_predicted(parts[0], active)
+    # a third of a plan's time, so not where nothing is said of it
+    of_parts = [full_times(active, part) for part in parts] if says_longest or says_total else []
+    fullest = [fullest_of(of_part) for of_part in of_parts] if says_total else []
     expected = expected_parts(parts, fullest, active) | dict(expected_flops(active, job))
     expected |= dict(_expected_bubble(job, active))
     expected |= {
@@ -62,7 +65,7 @@ def expected_step(
         if isinstance(parallelism, ContextParallel)
         for name, what in _balance(parallelism, job)
     }
-    if card is not None and card.memory_bytes:
+    if card is not None and says_longest:
         expected["longest_seq_len"] = _longest_sequence(parts, of_parts, active, card)
     if (peak := cluster.peak_flops_per_s(fastest_dtype(job, active))) is not None:
         bound = Expected(peak[0], "FLOP/s", peak_basis(peak[1]), is_upper_bound=True)
@@ -76,7 +79,13 @@ def expected_step(
 def expected_parts(
     parts: Sequence[TrainingJob], fullest: Sequence[Moment], active: Sequence[Parallelism]
 ) -> dict[str, Expected]:
-    """Metric key -> the traffic and memory of the rank that has most of it, of those with one of these ``parts``."""
+    """Metric key -> the traffic and memory of the rank that has most of it, of those with one of these ``parts``.
+
+    Parameters
+    ----------
+    fullest
+        When each holds most; empty where nothing is said of that.
+    """
     states = [expected_states(active, part) for part in parts]
     return dict(_expected_traffic(parts, active)) | dict(expected_memory_metrics(parts, states, fullest, active))
 

@@ -160,7 +160,7 @@ class Comparison:
         rounding = max((parallelism.rounding(self.dtype) for parallelism in active), default=0.0)
         coarse = any(parallelism.product_rounding for parallelism in active)
         by_chance = any(parallelism.rounds_by_chance for parallelism in active)
-        own = replace(job, dtype=self.dtype)
+        own = job if self.dtype == job.dtype else replace(job, dtype=self.dtype)
         sums_rounded = own.gradient_bytes != own.master_bytes
         return _limits(self.dtype, own.master_bytes, coarse, by_chance, rounding, sums_rounded, self.why)
 

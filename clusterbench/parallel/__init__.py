@@ -546,12 +546,22 @@ def local_weights(active: Sequence[Parallelism], job: TrainingJob) -> dict[str, 
 
 def with_own(active: Iterable[Parallelism], *methods: str) -> tuple[Parallelism, ...]:
     """Those with such a method of their own: the others say nothing by it, and need not be asked for every weight."""
-    return tuple([parallelism for parallelism in active if _has_own(type(parallelism), methods)])
+    has_own = _own(methods)
+    return tuple([parallelism for parallelism in active if has_own[type(parallelism)]])
 
 
-@cache
-def _has_own(kind: type[Parallelism], methods: tuple[str, ...]) -> bool:
-    return any(getattr(kind, method) is not getattr(Parallelism, method) for method in methods)
+class _Own(dict[type[Parallelism], bool]):
+    """Whether a kind has one of these methods of its own; looked up at first."""
+
+    def __init__(self, methods: tuple[str, ...]) -> None:
+        self.methods = methods
+
+    def __missing__(self, kind: type[Parallelism]) -> bool:
+        self[kind] = any(getattr(kind, method) is not getattr(Parallelism, method) for method in self.methods)
+        return self[kind]
+
+
+_own = cache(_Own)  # a plan asks a hundred thousand times
 
 
 def split_over(active: Sequence[Parallelism], name: str, job: TrainingJob) -> tuple[str, ...]:
@@ -751,14 +761,17 @@ def held_activations(active: Sequence[Parallelism], job: TrainingJob, load: floa
     by_schedule = (parallelism.full_moments(job, moments_of, parts) for parallelism in active)
     held = next((moments for moments in by_schedule if moments is not None), None)
     if held is None:
-        moments = moments_of(job.held[0])
-        held = [
-            sum(size for name, size in moment.items() if name not in _gradients_among(active, job, behind_loss=at > 0))
-            for at, moment in enumerate(moments)
-        ]
-        held += [before_loss(job, moments[0], parts), at_last_norm(job, moments[0])]
+        forward, *backward = moments_of(job.held[0])
+        held = [_without(forward, _gradients_among(active, job, behind_loss=False))]
+        held += [_without(moment, _gradients_among(active, job, behind_loss=True)) for moment in backward]
+        held += [before_loss(job, forward, parts), at_last_norm(job, forward)]
     of_step = held_all_step(job)
     return [size_bytes + of_step for size_bytes in held]
+
+
+def _without(held: Mapping[str, float], names: Collection[str]) -> float:
+    """Bytes of all but these."""
+    return sum([size for name, size in held.items() if name not in names])
 
 
 def _gradients_among(active: Sequence[Parallelism], job: TrainingJob, behind_loss: bool) -> Collection[str]:
@@ -813,8 +826,8 @@ def _moments(
 ) -> tuple[Moments, Moments]:
     """What one micro-batch holds of these layers: without what is kept of messages, and with it."""
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes, seq_len, micro_batch_size, device)
-    moments = [activations(job, load)]
+    moments, parts = [activations(job, load)], expert_parts(active, job)
     for parallelism in active:
-        moments = [after for held in moments for after in parallelism.moments(held, job, expert_parts(active, job))]
+        moments = [after for held in moments for after in parallelism.moments(held, job, parts)]
     kept = [{name: size for name, size in held.items() if not name.startswith(RESULT)} for held in moments]
     return [{name: size for name, size in held.items() if SENT not in name} for held in kept], kept

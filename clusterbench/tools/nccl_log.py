@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from clusterbench.errors import ToolError
 from clusterbench.run_folder.redaction import redacted_value
+from clusterbench.tools._nccl import Channels, Tuning
 from clusterbench.tools._prefix import AHEAD, without_escapes
 
 
@@ -106,40 +107,6 @@ class Tree:
     rank: int
     parent: int | None
     children: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Channels:
-    """How many channels a communicator has for what; None where this version does not say."""
-
-    coll: int
-    p2p: int
-    collnet: int | None = None
-    nvls: int | None = None
-
-
-class Tuning(NamedTuple):
-    """What was chosen for one call; told by rank 0 of a communicator.
-
-    Attributes
-    ----------
-    op
-        NCCL's name, ``AllReduce``; None before 2.22, which does not say.
-    size_bytes
-        Count times element size of the call: for AllGather and ReduceScatter the share of one rank.
-    algorithm
-        ``RING``, ``TREE``, ``NVLS``, ...; ``SYMMETRIC`` and ``COPY_ENGINE`` for what runs without one.
-    protocol
-        ``LL``, ``LL128``, ``SIMPLE``, or the kernel's name, or how bytes are copied.
-    num_channels
-        Channels the call ran on; None where it is not said.
-    """
-
-    op: str | None
-    size_bytes: int
-    algorithm: str
-    protocol: str
-    num_channels: int | None
 
 
 @dataclass(frozen=True)

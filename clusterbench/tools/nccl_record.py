@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterbench.run_folder.attempts import host_of
 from clusterbench.run_folder.passes import Pass
-from clusterbench.tools.nccl_log import Channels, NcclLog, Tuning
+from clusterbench.tools._nccl import Channels, Tuning
 from clusterbench.types import Observation
+
+if TYPE_CHECKING:  # what reads records needs none of the patterns that read logs
+    from clusterbench.tools.nccl_log import NcclLog
 
 
 class Connection(NamedTuple):

@@ -30,7 +30,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options
 from clusterbench.report import render_report
 from clusterbench.run_folder import RunFolder
-from clusterbench.types import Case, Expected, Observation, Outcome, Place, split_key
+from clusterbench.types import Case, Expected, Observation, Outcome, Place, metric_key, split_key
 from tests.bench import ROOT, Result, at_most
 from tests.report.synthetic import case, observation, outcome, plant, write_run
 
@@ -273,10 +273,14 @@ def _memory(planned: Case) -> dict[str, int]:
 
 
 def _traffic(planned: Case) -> list[Moved]:
+    """As expected, in as many collectives: in others all of it would be void, and each case wrong."""
+    expected = planned.expected
+    axes = [split_key(key)[1]["axis"] for key in planned.expected_of("traffic_bytes")]
+    sizes = [expected[metric_key("traffic_bytes", axis=axis)].value for axis in axes]
+    counts = [int(expected[metric_key("collectives", axis=axis)].value) for axis in axes]
     return [
-        Moved(key[key.index("=") + 1 : -1], "all_reduce", 21, int(value.value), value.value)
-        for key, value in planned.expected.items()
-        if key.startswith("traffic_bytes")
+        Moved(axis, "all_reduce", count, int(size_bytes), size_bytes)
+        for axis, count, size_bytes in zip(axes, counts, sizes, strict=True)
     ]
 
 
