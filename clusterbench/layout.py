@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
 from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
-from clusterbench.once import once
 from clusterbench.units import quotient
 from clusterbench.words import short
 
@@ -247,7 +246,7 @@ class ParallelLayout:
     def __hash__(self) -> int:
         return hash(self._canonical)
 
-    @once
+    @cached_property
     def _canonical(self) -> str:
         return self._text(dp=self.dp)
 
@@ -268,12 +267,12 @@ class ParallelLayout:
         """Ranks the layout needs."""
         return self.pp * self.dp * self.cp * self.tp
 
-    @once
+    @cached_property
     def riders(self) -> tuple[str, ...]:
         """Names of the active riders, in the order they are written."""
         return tuple(name for name, rider in RIDERS.items() if getattr(self, name) != rider.idle)
 
-    @once
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """Those of more than one rank, in the order of ``AXES``.
 
@@ -282,7 +281,7 @@ class ParallelLayout:
         """
         return tuple(axis for axis in AXES if self.uses(axis))
 
-    @once
+    @cached_property
     def columns(self) -> Mapping[str, bool | int]:
         """Degrees and riders by name, as a point of a training case has them.
 
@@ -301,17 +300,17 @@ class ParallelLayout:
         """
         return tuple(getattr(self, name) for name in _MEMBERS if name not in names)
 
-    @once
+    @cached_property
     def sequence_parts(self) -> int:
         """Into how many parts tp ranks cut the sequence between the regions of split weights; 1 where each has all."""
         return self.tp if self.sp else 1
 
-    @once
+    @cached_property
     def spreads_experts(self) -> bool:
         """Whether the experts of a layer lie on several ranks."""
         return self.ep > 1
 
-    @once
+    @cached_property
     def shards_gradients(self) -> bool:
         """Whether ranks with the same weights keep a share of the gradients each, and so gather weights to compute."""
         return self.zero >= 2
@@ -321,7 +320,7 @@ class ParallelLayout:
         """Whether they keep no more than that share of the weights beside computing, either."""
         return self.zero == 3
 
-    @once
+    @cached_property
     def of_micro_batch(self) -> ParallelLayout:
         """What of it decides what a rank computes of a micro-batch, and which activations that leaves.
 
@@ -340,7 +339,7 @@ class ParallelLayout:
         """The axis along which ranks hold the same dense weights and see other tokens: dp, cp, or both as ``dp_cp``."""
         return "dp" if self.cp == 1 else "cp" if self.dp == 1 else "dp_cp"
 
-    @once
+    @cached_property
     def views(self) -> tuple[str, ...]:
         """Groups in use that are no axis: ``dp_cp``; the expert grid ``ep`` and ``edp`` (ranks with the same experts);
         ``ends``, the first and the last pipeline stage.
@@ -366,7 +365,7 @@ class ParallelLayout:
             raise LayoutError(f"'{axis}' is not an axis of a layout.{nearest(axis, AXES)} Allowed: {', '.join(AXES)}.")
         return self._degrees[axis]
 
-    @once
+    @cached_property
     def _degrees(self) -> Mapping[str, int]:
         """Kept: a plan asks for them of each weight of each case, a million times for ``suites/top_configs.yaml``."""
         return {

@@ -9,12 +9,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 from clusterbench.cluster import Cluster
-from clusterbench.once import once
 
 Value = str | int | float | bool | None
 Point = Mapping[str, Any]
@@ -181,7 +180,7 @@ class Case:
         """The keys of what is expected of a metric."""
         return _by_metric(*self.expected).get(metric, ())
 
-    @once
+    @cached_property
     def hash(self) -> str:
         """Identity of what is measured, whatever it is called and wherever in the suite it stands.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from clusterbench.formulas.schedules.memory import RankOrder
 from clusterbench.job.experts import expert_activations, expert_weight_shapes
 from clusterbench.layout import ParallelLayout
-from clusterbench.once import once
 from clusterbench.precision import MASTER, NARROW, PRECISIONS, WIDE
 from clusterbench.shape import ModelShape
 from clusterbench.units import quotient
@@ -107,22 +106,22 @@ class TrainingJob:
     precision: str = MASTER
     gradient_dtype: str = WIDE
 
-    @once
+    @cached_property
     def held(self) -> tuple[Chunk, ...]:
         """The chunks this rank has: without pipeline parallelism one, the whole model."""
         return self.chunks or (Chunk(0, range(self.shape.num_layers), first=True, last=True),)
 
-    @once
+    @cached_property
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers this rank has."""
         return tuple(layer for chunk in self.held for layer in chunk.layers)
 
-    @once
+    @cached_property
     def kind(self) -> Chunk:
         """All that this rank has as one chunk: the same for all with as many layers and the same ends of the model."""
         return as_one(self.held)
 
-    @once
+    @cached_property
     def num_layers(self) -> int:
         """How many layers this rank has."""
         return len(self.kind.layers)
@@ -182,12 +181,12 @@ class TrainingJob:
         """Tokens of one forward of one dp rank; its cp ranks share them."""
         return self.micro_batch_size * self.seq_len
 
-    @once
+    @cached_property
     def local_tokens(self) -> int:
         """Tokens of one forward that this rank sees."""
         return self.tokens_per_micro_batch // self.layout.cp
 
-    @once
+    @cached_property
     def residual_tokens(self) -> int:
         """Tokens of one forward whose residual stream this rank holds, between the regions of split weights."""
         return self.local_tokens // self.layout.sequence_parts
@@ -224,17 +223,17 @@ class TrainingJob:
             gradient_dtype=gradient_dtype,
         )
 
-    @once
+    @cached_property
     def dtypes(self) -> Dtypes:
         """Of the arithmetic, and what says those of all that is kept: ``dtype``, ``precision``, ``gradient_dtype``."""
         return self.dtype, self.precision, self.gradient_dtype
 
-    @once
+    @cached_property
     def compute_bytes(self) -> int:
         """Bytes of one activation."""
         return DTYPE_BYTES[self.dtype]
 
-    @once
+    @cached_property
     def master_bytes(self) -> int:
         """Bytes of one parameter, and of its gradient unless :attr:`gradient_dtype` says otherwise.
 
@@ -245,7 +244,7 @@ class TrainingJob:
         size = DTYPE_BYTES[self.dtype]
         return PRECISIONS[self.precision].weight if size == 2 else size
 
-    @once
+    @cached_property
     def gradient_bytes(self) -> int:
         """Bytes of one number of a gradient while DDP or FSDP reduces it; before and behind that :func:`kept_bytes`.
 
@@ -301,7 +300,7 @@ class TrainingJob:
         """The same rank with each of its chunks alone."""
         return (self,) if len(self.chunks) == 1 else self._of_several  # kept, it would hold itself for good
 
-    @once
+    @cached_property
     def _of_several(self) -> tuple[TrainingJob, ...]:
         return tuple(replace(self, chunks=(chunk,)) for chunk in self.held)
 

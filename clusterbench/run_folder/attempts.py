@@ -6,10 +6,10 @@ import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from clusterbench.formulas.statistics import coefficient_of_variation, median
-from clusterbench.once import once
 from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.types import PROOF_TIME, SAMPLES, Case, Observation, Outcome, Plan, Timing
 
@@ -56,7 +56,7 @@ class History:
     outcomes: tuple[Outcome, ...] = ()
     observations: tuple[Observation, ...] = ()
 
-    @once
+    @cached_property
     def deciding(self) -> tuple[Outcome, ...]:
         """One outcome a repeat: its last good attempt, or its last one; a wrong one in any case.
 
@@ -69,7 +69,7 @@ class History:
                 last[outcome.repeat] = outcome
         return tuple(last.values())
 
-    @once
+    @cached_property
     def outcome(self) -> Outcome | None:
         """Outcome of the case as a whole: of a good repeat if there is one, otherwise the last fault."""
         good = tuple(outcome for outcome in self.deciding if outcome.status == "ok")
@@ -92,7 +92,7 @@ class History:
         )
         return History(self.case, outcomes)
 
-    @once
+    @cached_property
     def faults(self) -> tuple[Outcome, ...]:
         """Repeats that ended badly, and for which the suite did not ask to."""
         return tuple(
@@ -125,7 +125,7 @@ class History:
         """
         return (self,) if len(self.observations) == 1 else self._by_several_hosts  # kept, it would hold itself for good
 
-    @once
+    @cached_property
     def _by_several_hosts(self) -> tuple[History, ...]:
         rows: dict[tuple[str, ...], list[Observation]] = {}
         for observation in self.observations:
@@ -133,7 +133,7 @@ class History:
         most_first = sorted(rows.values(), key=lambda same: (len(same), same[-1].repeat), reverse=True)
         return tuple(History(self.case, self.outcomes, tuple(same)) for same in most_first)
 
-    @once
+    @cached_property
     def pooled(self) -> Observation | None:
         """All good repeats on the first of :attr:`by_hosts` as one: samples one after the other.
 
@@ -172,7 +172,7 @@ class History:
         """Seconds of each iteration that is pooled, repeat after repeat."""
         return iteration_times(self.pooled) if self.pooled else []
 
-    @once
+    @cached_property
     def spread(self) -> Spread | None:
         """None where nothing was measured."""
         times_s = self.times_s

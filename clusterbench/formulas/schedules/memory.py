@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 from clusterbench.formulas.schedules import (
@@ -13,7 +13,6 @@ from clusterbench.formulas.schedules import (
     schedule_named,
 )
 from clusterbench.formulas.schedules.orders import Action, Kind, round_size
-from clusterbench.once import once
 
 _T = TypeVar("_T")
 
@@ -177,32 +176,32 @@ class RankOrder:
     chunks: int
     rank: int
 
-    @once
+    @cached_property
     def actions(self) -> tuple[Action, ...]:
         sizes = self.num_ranks, self.num_microbatches, self.chunks
         return tuple(schedule_named(self.schedule).rank_order(self.rank, *sizes))
 
-    @once
+    @cached_property
     def in_flight(self) -> Mapping[int, int]:
         """See :func:`in_flight`."""
         return self._figure(in_flight, lambda short: short.in_flight)
 
-    @once
+    @cached_property
     def backwards(self) -> Mapping[int, tuple[int, int]]:
         """See :func:`backwards`."""
         return self._figure(backwards, lambda short: short.backwards)
 
-    @once
+    @cached_property
     def behind_forwards(self) -> Mapping[int, int]:
         """See :func:`behind_forwards`."""
         return self._figure(behind_forwards, lambda short: short.behind_forwards)
 
-    @once
+    @cached_property
     def full(self) -> Sequence[Full]:
         """See :func:`fullest_moments`."""
         return self._figure(fullest_moments, lambda short: short.full)
 
-    @once
+    @cached_property
     def ends(self) -> Sequence[Full]:
         """See :func:`last_moments`."""
         return self._figure(last_moments, lambda short: short.ends)
@@ -213,7 +212,7 @@ class RankOrder:
         first, second, rounds = self._short
         return cast(_T, _on_a_line(of(first), of(second), rounds))
 
-    @once
+    @cached_property
     def _short(self) -> tuple[RankOrder, RankOrder, int] | None:
         """Two orders that differ in one round, and how many rounds longer than the first this one is; None if short."""
         is_in_rounds = self.schedule.startswith("interleaved")
