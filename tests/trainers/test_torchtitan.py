@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import clusterbench
 from clusterbench.cli import main
+from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, ToolError, WrongResult
 from clusterbench.job import weight_shapes
 from clusterbench.parallel import active_in, from_options
@@ -109,6 +111,9 @@ def seen_of(layout: str, changes: dict[str, Any], options: dict[str, Any]) -> di
     memory = passes["memory"]()
     seen["at rest"] = {name: memory[f"{name} at rest"] for name in ("parameters", "optimizer_state")}
     seen["sent"] = {(of["axis"], of["op"]): (of["count"], of["size_bytes"]) for of in passes["traffic"]()}
+    seen["executed"] = Counter[tuple[str, str]]()
+    for of in passes["executed"]():
+        seen["executed"][of["kind"], of["during"]] += of["flops"]
     return seen
 
 
@@ -141,11 +146,17 @@ def test_it_computes_what_one_rank_computes_and_sends_and_keeps_what_formulas_sa
     assert ("clipping" in ranks[0]["behind"]) == (job.max_grad_norm is not None)
     assert ranks[0]["at rest"] == kept
     assert all(rank["sent"] == said for rank in ranks) or (not said and layout == "tp2")
+    formulas = trainers()[NAME]().formulas(job, from_options(options), "megatron")
+    assert [rank["executed"] for rank in ranks] == [*formulas.executed] or layout == "tp2"
+    by_all = sum(sum(rank["executed"].values()) for rank in ranks)
+    expected = trainers()[NAME]().predict(job, from_options(options), Cluster(1, job.layout.world_size, "cpu"), True)
+    flops = [of.value for key, of in expected.items() if key.startswith("executed_flops[")]
+    assert sum(flops) == (0 if layout == "tp2" else by_all)
 
 
-def test_of_tp_without_sp_no_traffic_is_predicted() -> None:
-    job = make_job("dp2-tp2+zero3", **FLOAT32)
-    keys = [key for key, _ in expected_of_torchtitan(job, active_in(job.layout, from_options({})))]
+def test_of_tp_without_sp_no_traffic_and_no_flops_are_predicted() -> None:
+    job, every = make_job("dp2-tp2+zero3", **FLOAT32), from_options({})
+    keys = [key for key, _ in expected_of_torchtitan(job, active_in(job.layout, every))]
     assert keys
     assert all(key.startswith("memory_") for key in keys)
 
