@@ -19,7 +19,7 @@ from clusterbench.trainers import torchtitan, trainers
 from clusterbench.trainers.torchtitan.expected import expected_of_torchtitan, states_of_rank, traffic_of_step
 from clusterbench.trainers.torchtitan.model import OF_LAYER, OF_MODEL, our_name
 from tests.ranks import run_ranks
-from tests.training.jobs import make_job, make_rig, parity_of
+from tests.training.jobs import TINY_VARIANTS, make_job, make_rig, parity_of
 
 NAME = "torchtitan"
 FLOAT32, BFLOAT16 = {"dtype": "float32"}, {"dtype": "bfloat16"}
@@ -52,6 +52,25 @@ def test_it_takes_fsdp_and_tp_with_and_without_recomputation(layout: str) -> Non
 )
 def test_it_refuses_what_it_cannot_share(layout: str, options: dict[str, Any], reason: str) -> None:
     assert (objection(layout, **options) or "").endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "reason"),
+    [
+        ("tp2", {"shape": "llama-odd-vocabulary"}, "tp2 does not divide the 1023 rows of the vocabulary of llama-tiny"),
+        ("tp2", {"shape": "llama-odd-channels"}, "tp2 does not divide the 383 feed-forward channels of llama-tiny"),
+        ("tp2+sp", {"seq_len": 17}, "+sp cuts seq_len 17 over tp2, which does not divide it"),
+    ],
+)
+def test_it_refuses_what_ranks_of_tp_would_not_have_as_much_of(
+    layout: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"llama-odd-vocabulary": {"vocab_size": 1023}, "llama-odd-channels": {"ffn_hidden_size": 383}}
+    for name, sizes in odd.items():
+        monkeypatch.setitem(TINY_VARIANTS, name, sizes)
+    job = make_job(layout, **FLOAT32, **changes)
+    said = trainers()[NAME]().objection(job, active_in(job.layout, from_options({})))
+    assert (said or "").startswith(reason)
 
 
 def test_it_refuses_experts_few_kv_heads_float64_and_narrow_numbers() -> None:

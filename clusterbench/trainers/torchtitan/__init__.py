@@ -10,7 +10,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism, active_in
+from clusterbench.parallel import Parallelism, active_in, objection_to
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.fsdp import FullySharded
 from clusterbench.parallel.recompute import Recompute
@@ -78,7 +78,7 @@ class Torchtitan(Trainer):
                 "trainer torchtitan keeps weights and reduces gradients in float32; this step has precision "
                 f"{job.precision} and gradients of {job.gradient_bytes} bytes"
             )
-        return job.objection()
+        return objection_to(job, active)
 
     def predict(
         self, job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool
