@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,14 +93,38 @@ def test_without_the_package_a_case_is_skipped_by_name(monkeypatch: pytest.Monke
         trainers()[NAME]().build(make_job("dp2+zero3"), from_options({}), None, None)  # type: ignore[arg-type]
 
 
-def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", ["components.loss", "models.llama3.parallelize", "models.common"])
+def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, f"torchtitan.{lacking}", None)
+    with pytest.raises(
+        ToolError, match=rf"found torchtitan 0\.3\.\d, and .* cannot import it: import of torchtitan.{lacking} halted"
+    ):
+        built_alone()
+
+
+@pytest.mark.parametrize("gone", ["torchtitan.distributed.utils.set_spmd_backend", "torchtitan.config.CompileConfig"])
+def test_of_another_version_in_which_names_moved_both_are_told(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(gone)
+    monkeypatch.setattr("clusterbench.trainers.torchtitan.step.version", lambda name: "0.9.1")
+    with pytest.raises(ToolError, match=r"written for torchtitan 0\.3") as told:
+        built_alone()
+    assert gone.rpartition(".")[2] in str(told.value)
+    assert "0.9.1" in str(told.value)
+
+
+def built_alone() -> None:
+    """As far as it comes without other ranks: to the model's configuration."""
     import torch
 
     from clusterbench.trainers.torchtitan.step import TorchtitanStep
 
-    monkeypatch.setitem(sys.modules, "torchtitan", None)
-    with pytest.raises(ToolError, match=r"trainer torchtitan found .* cannot import it: .*torchtitan.*"):
-        TorchtitanStep(make_job("tp2", **FLOAT32), from_options({}), None, torch.device("cpu"))  # type: ignore[arg-type]
+    job = make_job("tp2", **FLOAT32)
+    TorchtitanStep(job, from_options({}), NO_OTHERS, torch.device("cpu"))  # type: ignore[arg-type]
+
+
+NO_OTHERS = SimpleNamespace(mesh={"dp": None, "tp": None})
 
 
 def test_each_weight_of_ours_has_one_name_there() -> None:
