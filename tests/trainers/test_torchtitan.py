@@ -247,6 +247,22 @@ def _norms_of_one_slice(step: Any) -> None:
     step._utils = _With(step._utils, clip_grad_norm_=planted)
 
 
+def _left_out_layer(step: Any) -> None:
+    """Its weights have no gradient at all."""
+    step.modules[0].layers["1"].forward = lambda hidden, *_, **__: hidden
+
+
+def _keeps_in_the_second_step(step: Any) -> None:
+    """Layers are not computed again in that one, and are in those in which something is counted."""
+    for layer in step.modules[0].layers.values():
+        honest = layer.forward
+
+        def planted(*arguments: Any, layer: Any = layer, honest: Callable[..., Any] = honest, **named: Any) -> Any:
+            return (layer._checkpoint_wrapped_module if step.num_steps == 1 else honest)(*arguments, **named)
+
+        layer.forward = planted
+
+
 def _no_clipping(step: Any) -> None:
     honest = step._utils.clip_grad_norm_
     step._utils = _With(step._utils, clip_grad_norm_=lambda weights, limit, **named: honest(weights, 1e9, **named))
@@ -290,6 +306,7 @@ def verdicts(layout: str, changes: dict[str, Any], plants: list[Callable[[Any], 
                 _twice_the_rate: "what two steps changed of",
                 _divided_by_ranks: "does not compute what one rank computes: the gradient of",
                 _other_positions: "does not compute what one rank computes",
+                _left_out_layer: "does not compute what one rank computes",
             },
         ),
         (
