@@ -349,6 +349,34 @@ def test_behind_the_clock_gradients_that_were_not_clipped_are_seen() -> None:
         assert "that the optimizer took is not that of clipped ones" in verdict
 
 
+def timed(layout: str, options: dict[str, Any], plants: list[Callable[[Any], None] | None]) -> list[str]:
+    """What is said of three calls of each."""
+    from clusterbench.proof.timed_step import TimedStep
+
+    job, every, said = make_job(layout, **BFLOAT16), from_options(options), []
+    rig = make_rig(job.layout)
+    for plant in plants:
+        step: Any = trainers()[NAME]().build(job, every, rig.grid, rig.device)
+        if plant is not None:
+            plant(step)
+        calls = TimedStep(step, asked=3, active=active_in(job.layout, every))
+        for _ in range(3):
+            calls()
+        try:
+            calls.confirm(rig, is_first=False)
+            said.append("")
+        except WrongResult as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.gloo
+def test_behind_the_clock_layers_of_every_call_are_counted_that_were_to_be_computed_again() -> None:
+    for healthy, planted in run_ranks(2, timed, "dp2+zero3", FULL, [None, _keeps_in_the_second_step]):
+        assert not healthy
+        assert "3 calls of dp2+zero3 made 8 layer forwards too few on rank 0" in planted
+
+
 SUITE = """
 suite: engines
 question: Is our FSDP as fast as torchtitan's?
