@@ -62,8 +62,8 @@ class TorchtitanStep:
             compile_config=CompileConfig()
         )
         settings = {name: value for name, value in ADAMW.items() if name != "fused"}
-        self._optimizer = default_adamw(**settings).build(model_parts=self.modules)
-        self.optimizers = self._optimizer.optimizers
+        self._container = default_adamw(**settings).build(model_parts=self.modules)
+        self.optimizers = self._container.optimizers
         positions = torch.arange(job.seq_len, device=device)
         self._positions = positions.expand(job.micro_batch_size, -1).contiguous()
         self.micro_batches = micro_batches(job, grid.rank("dp"), positions)
@@ -98,7 +98,7 @@ class TorchtitanStep:
         return {}
 
     def _step(self, before_update: Callable[[], object] = lambda: None) -> Tensor:
-        self._optimizer.zero_grad()
+        self._container.zero_grad()
         of_rank = sum(labels.numel() for _, labels in self.micro_batches)
         num_tokens = torch.tensor(of_rank, device=self._positions.device)
         if self.job.layout.dp > 1:
@@ -115,7 +115,7 @@ class TorchtitanStep:
         self.last_norm = self._utils.clip_grad_norm_(
             [weight for _, weight in self._weights()], float("inf") if limit is None else limit, foreach=True
         )
-        self._optimizer.step()
+        self._container.step()
         self.num_steps += 1
         return torch.stack(losses).sum() * self.job.layout.dp
 
