@@ -236,6 +236,9 @@ class Step:
     check
         Communicates once and proves the result: returns the evidence by name (a deviation, a count), or raises
         :class:`~clusterbench.errors.WrongResult`. Called before anything is timed.
+    begin
+        Makes ready what is neither memory nor proof, as a file that is read: called in every repeat, on all ranks at
+        once, behind ``check`` and before anything is timed. May communicate.
     passes
         Measurements that must not share an iteration with the clock (memory, traffic, a trace), by name. Each runs
         after timing, on all ranks in the same order, and returns what JSON can hold. The bytes of a repeat are those of
@@ -251,6 +254,7 @@ class Step:
     check: Callable[[], Mapping[str, float]]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     confirm: Callable[[bool], Mapping[str, float]] = lambda is_first: {}
+    begin: Callable[[], object] = lambda: None
 
     @classmethod
     def proven(

@@ -38,7 +38,11 @@ SECONDS = 600
 
 PLAIN: Setting = {"trainer": "plain_ddp"}
 ALONE: Setting = {"communication": "fake"}
-KINDS_OF_STEPS: list[Setting] = [{}] * 19 + [PLAIN] * 2 + [ALONE] * 2 + [{"each_node": True}, {"parity": False}]
+FED: Setting = {"tokens": "read", "file_size": "64KiB"}
+KINDS_OF_STEPS: list[Setting] = [
+    *([{}] * 19 + [PLAIN] * 2 + [ALONE] * 2 + [FED] * 2),
+    *({"each_node": True}, {"parity": False}),
+]
 """Whose step is run, on which ranks, and whether it is proven."""
 
 TRIES = 50

@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -91,6 +91,41 @@ class OpenFile:
             raise _not_writable(path, error) from None
         os.unlink(name)
         weakref.finalize(self, os.close, self.descriptor)
+
+
+class SharedFile:
+    """A file below ``path`` that all processes of a host which give it one ``name`` have open, and nobody else.
+
+    It has its name while it is empty, until each has opened it: however its processes end, nothing is left of it.
+    ``is_first`` says of one of them that it is the one to write.
+
+    Parameters
+    ----------
+    meet
+        Waits until all of them are here.
+
+    Raises
+    ------
+    NotHere
+        If ``path`` is no folder, or nothing can be written there.
+    """
+
+    def __init__(self, path: str, name: str, meet: Callable[[], object]) -> None:
+        _expect_folder(path)
+        self.path, self.is_first = path, True
+        place = f"{path}/{_PREFIX}{name}"
+        try:
+            self.descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            self.descriptor, self.is_first = os.open(place, os.O_RDWR), False
+        except OSError as error:
+            raise _not_writable(path, error) from None
+        try:
+            meet()
+        finally:
+            if self.is_first:
+                os.unlink(place)
+        self.close = weakref.finalize(self, os.close, self.descriptor)
 
 
 def _expect_folder(path: str) -> None:

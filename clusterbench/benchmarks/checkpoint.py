@@ -23,7 +23,13 @@ from clusterbench.benchmarks._files import (
 )
 from clusterbench.benchmarks._transfer import WORD_BYTES, pattern, transfer_metrics, transferred
 from clusterbench.errors import DiskError, NotHere
-from clusterbench.formulas.checkpointing import best_interval, training_share
+from clusterbench.formulas.checkpointing import (
+    best_interval,
+    spares_worth_most,
+    time_between_failures,
+    training_share,
+    waiting_share,
+)
 from clusterbench.formulas.statistics import summarise
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.layout import ParallelLayout
@@ -32,6 +38,7 @@ from clusterbench.precision import MASTER, PRECISIONS, Precision
 from clusterbench.shape import SHAPES, ModelShape, point_of_shape, shape_written
 from clusterbench.types import SAMPLES, Case, Metric, MetricKind, Observation, Place, Point, Step
 from clusterbench.units import format_bytes
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +46,10 @@ if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
 
 _OPERATIONS = ("save", "load", "async_save")
+_OF_FAILURES = ("node_failures", "job_nodes", "restart_s", "repair_h")
+"""Options that say more of failures than how often they come."""
+
+_LABELS = {"mtbf_h": "mtbf{:g}h", "restart_s": "restart{:g}s", "repair_h": "repair{:g}h", "job_nodes": "{}nodes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +69,9 @@ class Checkpoint(Benchmark):
     each in its rows over all ranks. A layout that copies them saves no more of them, since of copies one is saved.
 
     With ``mtbf_h`` a save tells how often it should be made, and what share of the time is training then; what is
-    trained is lost back to the last save that was through. Llama 3 405B was stopped 419 times unexpectedly in 54 days
+    trained is lost back to the last save that was through. With ``restart_s``, too, it tells what is left of that when
+    restarts are counted, and with ``repair_h`` what spare nodes are worth, with which a job goes on before the failed
+    node is back. Llama 3 405B was stopped 419 times unexpectedly in 54 days
     on 16,384 GPUs, once in 3.1 hours (Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.4); where failures come
     from single GPUs, a job on 1,024 of such would be once in 49 hours.
     """
@@ -74,6 +87,13 @@ class Checkpoint(Benchmark):
             "higher",
             "share of all time that is training which is kept, with saves at that interval; restarts take more of it",
         ),
+        MetricKind(
+            "goodput",
+            "fraction",
+            "higher",
+            "share of all time that is training which is kept, restarts and waits for repairs counted; by spare nodes",
+        ),
+        MetricKind("spare_nodes", "1", "neither", "spare nodes of which one more would bring less than it costs"),
     )
 
     iterations: int = option(3, "timed repetitions, each with a checkpoint of its own", minimum=1, maximum=1000)
@@ -104,14 +124,59 @@ class Checkpoint(Benchmark):
         maximum=1e6,
         is_later=True,
     )
+    node_failures: float | None = option(
+        None,
+        "failures of one node in 1,000 days that stop the job, in place of mtbf_h; 2.3 to 6.5 are published",
+        minimum=1e-3,
+        maximum=1e5,
+        is_later=True,
+    )
+    job_nodes: int | None = option(
+        None, "nodes of the job that fails, for node_failures and repair_h", minimum=1, maximum=10**6, is_later=True
+    )
+    restart_s: float | None = option(
+        None,
+        "seconds from a failure until training goes on, where there is a node in place of the failed one",
+        minimum=0,
+        maximum=1e6,
+        is_later=True,
+    )
+    repair_h: float | None = option(
+        None,
+        "mean hours until a failed node is back, for which a save tells what spare nodes are worth",
+        minimum=1e-3,
+        maximum=1e5,
+        is_later=True,
+    )
 
     def ineffective(self, keys: Sequence[str], place: Place) -> Iterable[tuple[str, str]]:
         if self.shape is None and "precision" in keys:
             yield "precision", "without shape there is no model of which it would be"
         for key in {"size", "tensors"} & set(keys) if self.shape else ():
             yield key, "with shape it follows from the model"
-        if "mtbf_h" in keys and {*self.operations} == {"load"}:
-            yield "mtbf_h", "a load is made once for a failure, at no interval"
+        of_failures = [key for key in ("mtbf_h", *_OF_FAILURES) if key in keys]
+        if {*self.operations} == {"load"}:
+            yield from ((key, "a load is made once for a failure, at no interval") for key in of_failures)
+        elif self.node_failures and self.job_nodes is None:
+            yield "node_failures", "without job_nodes it is not known how often a job fails"
+        elif self._mtbf_h is None:
+            needed = "without mtbf_h, or node_failures and job_nodes, it is not known how often a job fails"
+            yield from ((key, needed) for key in of_failures)
+        elif self.node_failures and "mtbf_h" in keys:
+            yield "mtbf_h", "node_failures and job_nodes say it"
+        elif "job_nodes" in keys and not self.node_failures and not self.repair_h:
+            yield "job_nodes", "it is for node_failures and repair_h"
+
+    @property
+    def _mtbf_h(self) -> float | None:
+        if self.node_failures and self.job_nodes:
+            return time_between_failures(self.job_nodes, self.node_failures) / 3600
+        return self.mtbf_h
+
+    def _of_failures(self) -> dict[str, float]:
+        """What a save is told of them: how often, and how long each takes."""
+        told = {name: getattr(self, name) for name in _OF_FAILURES}
+        return {} if self._mtbf_h is None else {"mtbf_h": self._mtbf_h, **{name: of for name, of in told.items() if of}}
 
     def points(self, place: Place) -> Iterable[Point]:
         size_bytes, tensors, model = self.size, self.tensors, dict[str, str]()
@@ -129,11 +194,11 @@ class Checkpoint(Benchmark):
                 "threads": self.threads,
                 "checkpoints": self.warmup + self.iterations,
                 "timed": self.iterations,
-                **({"mtbf_h": self.mtbf_h} if self.mtbf_h and operation != "load" else {}),
+                **(self._of_failures() if operation != "load" else {}),
             }
 
     def label(self, point: Point) -> str:
-        failures = f"-mtbf{point['mtbf_h']:g}h" if "mtbf_h" in point else ""
+        failures = "".join(f"-{form.format(point[name])}" for name, form in _LABELS.items() if name in point)
         if "shape" in point:
             precision = "" if point["precision"] == MASTER else f"-{point['precision']}"
             return f"{point['operation']}-{point['shape']}{precision}{failures}"
@@ -237,6 +302,42 @@ def _often(point: Point, observation: Observation) -> Iterator[Metric]:
         training_share(interval_s, save_s, mtbf_s, behind_s) for save_s in (stops.value, stops.high, stops.low)
     )
     yield Metric("training_share", "fraction", kept, low, high, whole.n, basis=basis)
+    restart_s = float(point.get("restart_s", 0))
+    yield from _goodput(point, mtbf_s, training_share(interval_s, stops.value, mtbf_s, behind_s, restart_s))
+
+
+def _goodput(point: Point, mtbf_s: float, kept: float) -> Iterator[Metric]:
+    """What is kept where restarts are counted, with a spare node at hand or with so many of them.
+
+    ``kept`` is of a job that waits for no node.
+    """
+    restart_s, repair_h = float(point.get("restart_s", 0)), point.get("repair_h")
+    basis = f"restarts of {restart_s:g} s"
+    if repair_h is None:
+        if restart_s:
+            yield Metric("goodput", "fraction", kept, basis=f"{basis}; a node for the failed one is always there")
+        return
+    repair_s, num_nodes = 3600 * float(repair_h), point.get("job_nodes")
+    most = spares_worth_most(int(num_nodes), repair_s, mtbf_s) if num_nodes else _enough(repair_s, mtbf_s)
+    for spares in sorted({0, *(2**power for power in range(most.bit_length())), most}):
+        waits = waiting_share(spares, repair_s, mtbf_s)
+        why = f"{basis}, and repairs of {float(repair_h):g} h, for which {100 * waits:.2g} % of the time is waited"
+        yield Metric("goodput", "fraction", kept * (1 - waits), detail={"category": spares_in_words(spares)}, basis=why)
+    if num_nodes:
+        yield Metric("spare_nodes", "1", float(most), basis=f"beside {num_nodes:,} nodes; of all that there are")
+
+
+_WAITS_ENOUGH = 1e-3
+
+
+def _enough(repair_s: float, mtbf_s: float) -> int:
+    """So many spares that more of them bring nothing that counts."""
+    return next(spares for spares in count() if waiting_share(spares, repair_s, mtbf_s) < _WAITS_ENOUGH)
+
+
+def spares_in_words(number: int) -> str:
+    """``no spare nodes``, ``1 spare node``."""
+    return plural(number, "spare node") if number else "no spare nodes"
 
 
 def _slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks._sustained import SustainedBenchmark
+from clusterbench.benchmarks._tokens import FILE_BYTES, PATH, READ, RESIDENT, is_fed, reading
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import held_memory
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
@@ -17,7 +18,7 @@ from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, 
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, OURS, TrainingJob
 from clusterbench.job.flops import step_flops
-from clusterbench.job.passes import ON_ONE_RANK
+from clusterbench.job.passes import ON_ONE_RANK, TOKEN_READ, TOKEN_WAIT
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.measured.agreement import agreements, one_rank_key
 from clusterbench.measured.nodes import NODE_STEP
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 ALL = "all"  # a word among `layouts`
 REAL, FAKE = "real", "fake"
+
+_OF_THE_FILE = ("path", "file_size")
+"""Options of tokens that are read."""
 
 _REFUSED = {
     "dropout": "the models here have none, as none of the models they stand for was pretrained with it; "
@@ -133,6 +137,8 @@ class TrainStep(SustainedBenchmark):
         MetricKind(
             "expert_imbalance", "1", "lower", "rows of the fullest rank or expert over the mean, by part", exact=True
         ),
+        MetricKind(TOKEN_WAIT, "s", "lower", "for which a step waits for tokens that are read; slowest rank"),
+        MetricKind(TOKEN_READ, "s", "lower", "in which the tokens of a step are read, beside others; slowest rank"),
         MetricKind("energy_per_token", "J", "lower", "of the ranks' GPUs while the step was timed, over its tokens"),
         MetricKind("routing_margin", "1", "higher", "least difference of probability that decided where a token went"),
         MetricKind("scaling_efficiency", "fraction", "higher", "tokens/s per rank over those of the smallest run"),
@@ -253,6 +259,31 @@ class TrainStep(SustainedBenchmark):
         alters="nothing",
         is_later=True,
     )
+    tokens: str = option(
+        RESIDENT,
+        "where a step's tokens are when it begins: resident, always the same, in its memory; or read, other ones in "
+        "every step, from a file by a thread that reads ahead",
+        choices=(RESIDENT, READ),
+        label="{} tokens",
+        alters="update",  # of the first step nothing
+        is_later=True,
+    )
+    path: str = option(
+        PATH,
+        "folder of the disk that tokens are read from; by default the system's temporary one",
+        label="from {}",
+        alters="nothing",
+        is_later=True,
+    )
+    file_size: int = option(
+        FILE_BYTES,
+        "least size of the file of tokens of each dp rank; it has those of every step that is asked for",
+        unit="B",
+        minimum=1,
+        maximum=2**44,
+        alters="nothing",
+        is_later=True,
+    )
     # Every parallelism with its options; a suite's are set by `from_options`.
     shared_by: tuple[Parallelism, ...] = ()
 
@@ -272,6 +303,9 @@ class TrainStep(SustainedBenchmark):
             yield "parity", "where nothing is sent nothing is proven"
         if self.communication == REAL and "fake_rank" in keys:
             yield "fake_rank", "with communication: real every rank of a layout is run"
+        if self.tokens == RESIDENT:
+            for name in {*_OF_THE_FILE}.intersection(keys):
+                yield name, f"with tokens: {RESIDENT} nothing is read"
         for parallelism in self._all_parallelisms():
             if not any(parallelism.concerned(layout, shape) for layout in layouts):
                 for name in options_of(type(parallelism)).keys() & set(keys):
@@ -308,6 +342,8 @@ class TrainStep(SustainedBenchmark):
             point |= later_values(self)
             if place.num_nodes == 1:
                 point.pop("each_node", None)  # it is every node
+            if self.tokens == RESIDENT:
+                point = {name: value for name, value in point.items() if name not in _OF_THE_FILE}
             for parallelism, values in options:
                 if parallelism.concerned(layout, shape):
                     point |= values
@@ -361,6 +397,7 @@ class TrainStep(SustainedBenchmark):
     @classmethod
     def prepare(cls, rig: Rig, point: Point) -> Step:
         from clusterbench.engine.own_work import OwnWork
+        from clusterbench.proof.fed_step import FedStep
         from clusterbench.proof.own_size import on_one_rank
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
@@ -379,16 +416,18 @@ class TrainStep(SustainedBenchmark):
 
         active = active_in(job.layout, shared_by)
         timed = TimedStep(step, rig.asked_calls, active, rig.asks_gradients)
-        run = OwnWork(timed, rig.device)
+        fed = FedStep(step, timed, active, rig.device) if is_fed(point) else None
+        run = OwnWork(fed or timed, rig.device)
         passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
         if rig.asks_one_rank:
-            passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig))
-        return Step(
+            passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig, is_fed(point)))
+        made = Step(
             run=run,
             check=check,
             passes=passes,
             confirm=lambda is_first: timed.confirm(rig, is_first),
         )
+        return made if fed is None else reading(made, fed, rig, point)
 
     @classmethod
     def proof_key(cls, point: Point, device: str) -> str | None:
@@ -502,6 +541,8 @@ def _objection_to_fake(point: Point, job: TrainingJob, active: Sequence[Parallel
         return f"{layout} has the ranks 0 to {layout.world_size - 1}, and fake_rank is {rank_of(point)}"
     if any(parallelism.reaches_memory for parallelism in active):
         return f"{why} has no other ranks, whose memory async_tp reaches"
+    if is_fed(point):
+        return f"{why} is of a step whose tokens are there, and tokens: {READ} has each step wait for its own"
     needed = next(filter(None, (parallelism.needs_data(job) for parallelism in active)), None)
     return needed and f"{why} brings no data from other ranks: {needed}"
 

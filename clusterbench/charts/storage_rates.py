@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -161,20 +163,35 @@ def _label_of_files(row: Row) -> str:
 
 def _often(reading: Reading) -> dict[str, tuple[float, str]]:
     intervals = {row.case: row.value for row in reading.rows_of("best_interval")}
+    goodput: dict[str, list[Row]] = defaultdict(list)
+    for row in reading.rows_of("goodput"):
+        goodput[row.case].append(row)
     return {
-        row.case: (row.value, _keeps(row, interval_s, row.value))
+        row.case: (row.value, _keeps(row, interval_s, row.value, goodput[row.case]))
         for row in reading.rows_of("training_share")
         if row.value is not None and (interval_s := intervals.get(row.case)) is not None
     }
 
 
-def _keeps(row: Row, interval_s: float, share: float) -> str:
+def _keeps(row: Row, interval_s: float, share: float, goodput: Sequence[Row]) -> str:
     save = "an asynchronous save" if row.point["operation"] == "async_save" else "a save"
     seconds = f"{interval_s:,.0f}" if interval_s >= 10 else f"{interval_s:.2g}"
     return (
-        f"Where a job fails every {row.point['mtbf_h']:g} h, {save} after each {seconds} s of training keeps "
-        f"{100 * share:.3g} % of the time, before what restarts take."
+        f"Where a job fails every {row.point['mtbf_h']:.3g} h, {save} after each {seconds} s of training keeps "
+        f"{100 * share:.3g} % of the time, {_beyond_saves(goodput)}."
     )
+
+
+def _beyond_saves(goodput: Sequence[Row]) -> str:
+    """What restarts leave of it, and repairs, with none and with most spare nodes."""
+    known = [(100 * row.value, row.detail.get("category", "")) for row in goodput if row.value is not None]
+    if not known:
+        return "before what restarts take"
+    if len(known) == 1 and not known[0][1]:
+        return f"and {known[0][0]:.3g} % with restarts"
+    least, most = min(known), max(known)
+    said = " and ".join(f"{share:.3g} % with {spares}" for share, spares in dict.fromkeys((least, most)))
+    return f"and where nodes are repaired {said}"
 
 
 def _label(row: Row) -> str:

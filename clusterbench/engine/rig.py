@@ -62,8 +62,9 @@ class Rig:
         In how many steps of the case under way each rank's own work is recorded, at least.
     asked_calls
         Of what is timed, warm-up included, as the case under way asks for them; there may be more.
-    made_calls
-        As many as were made of it in fact, once it was timed; 0 before.
+    made_calls, timed_calls
+        As many as were made of it in fact, once it was timed, and those among them that the clock ran for, which came
+        last; 0 before.
     asks_one_rank
         Whether the case under way is to be computed on one rank, too.
     asks_gradients
@@ -78,7 +79,7 @@ class Rig:
         self.device = device
         self.grid: Grid | None = None
         self.own_steps = 1
-        self.asked_calls = self.made_calls = 0
+        self.asked_calls = self.made_calls = self.timed_calls = 0
         self.asks_one_rank = False
         self.asks_gradients = False
         self._built: tuple[ParallelLayout, str] | None = None

@@ -109,6 +109,10 @@ def zero_bubble_h2(
 ) -> float:
     """Idle share of a ZB-H2 step: as :func:`zero_bubble_h1`, but the first stage holds ``2 * num_stages - 1``.
 
+    Of a stage between its own first forward and its own end, as the paper counts: stages begin one forward after the
+    other, end as far apart, and each goes on with its next step, for no norm of all gradients is waited for. Where one
+    is, all end with the last, ``(num_stages - 1) * forward_s`` later, which with F = I = W is no sooner than ZB-H1.
+
     >>> zero_bubble_h2(4, 12, forward_s=1.0, inputs_s=1.0, weights_s=1.0)
     0.0
     """

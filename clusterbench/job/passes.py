@@ -129,6 +129,10 @@ ON_ONE_RANK: Pass[Mapping[str, float]] = Pass("on_one_rank", Mapping[str, float]
 """What the job shows on one rank, by the names of evidence, with the ``seconds`` it took; empty on all ranks but 0."""
 
 
+TOKEN_WAIT, TOKEN_READ = "token_wait", "token_read"
+"""Among the samples of a step whose tokens are read while it is timed: seconds, call by call."""
+
+
 def most_updates(num_layers: int, dtype: str) -> int:
     """After how many updates steps that compute the same may still be held against each other.
 

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from clusterbench.benchmarks._tokens import is_fed
 from clusterbench.benchmarks.dry_step import DryStep, expected_of_dry
 from clusterbench.benchmarks.train_step import job_of
 from clusterbench.cluster import Cluster, Found, MachineOptions, decide_cluster
@@ -170,6 +171,8 @@ def _dry(case: Case) -> Case | Refusal:
     if case.benchmark == "train_step":
         trainer, job = trainer_of(case.point), job_of(case.point, case.device)
         reason = trainer.needs_data or objection(job, from_options(case.point)) or ""
+        if is_fed(case.point):
+            reason = "a dry run has no disk from which tokens are read: with tokens: resident the step holds as much"
     if reason:
         return Refusal(case.id, case.benchmark, case.point, case.num_nodes, f"{reason}.", case.source)
     return replace(

@@ -237,7 +237,7 @@ class _Worker:
             self.rig.build_grid(ParallelLayout.parse(case.layout), case.rank_order)
         self.phase("rendezvous")
         self.rig.own_steps, self.rig.asked_calls = case.own_steps, case.warmup + case.iterations
-        self.rig.made_calls = 0
+        self.rig.made_calls = self.rig.timed_calls = 0
         self.rig.asks_one_rank = case.on_one_rank
         self.rig.asks_gradients = case.passes and case.warmup > 0
         step = benchmark.prepare(self.rig, case.point)
@@ -246,6 +246,7 @@ class _Worker:
         self.phase("prepared")
         self.agree("prepared")
         proof = step.check() if case.check else {}
+        step.begin()
         self.phase("checked")
         self.agree("checked")
         seconds, timing = self.timed(step, case, self.settling(benchmark, case.point))
@@ -279,7 +280,8 @@ class _Worker:
             self.meet_again(clock)
         self.phase("warm")
         seconds, began_s, ended_s = measure_beside_host(step.run, clock, samples, self.at("warm"), calls)
-        self.rig.made_calls = made + samples * calls
+        self.rig.timed_calls = samples * calls
+        self.rig.made_calls = made + self.rig.timed_calls
         return seconds, Timing(began_s, ended_s, warmed_up)
 
     def meet_again(self, clock: Clock) -> None:

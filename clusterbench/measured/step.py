@@ -34,6 +34,8 @@ from clusterbench.job.passes import (
     MEMORY,
     ON_ONE_RANK,
     TIMELINE,
+    TOKEN_READ,
+    TOKEN_WAIT,
     TRACE,
     TRAFFIC,
     Computed,
@@ -57,7 +59,7 @@ from clusterbench.measured.traffic import traffic_metrics
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.rows import Row
 from clusterbench.shape import shape_of
-from clusterbench.types import PROOF_TIME, VOID, Case, Metric, Observation, split_key
+from clusterbench.types import PROOF_TIME, SAMPLES, VOID, Case, Metric, Observation, split_key
 from clusterbench.units import format_value
 
 MEASURED = "measured"
@@ -122,6 +124,7 @@ def step_metrics(case: Case, formulas: StepFormulas, observation: Observation, c
         why = "not measured: the suite's seq_len was"
         yield Metric("longest_seq_len", "tokens", None, basis=why)
     yield from _expert_metrics(case, job.layout, observation)
+    yield from token_metrics(observation)
     yield from _energy(case, job, observation, time)
     yield from evidence_metrics(observation)
     yield from proof_metrics(observation)
@@ -133,6 +136,30 @@ def proof_metrics(observation: Observation) -> Iterator[Metric]:
     if proving_s:
         alone_s = sum(rank.get("seconds", 0.0) for rank in ON_ONE_RANK.of(observation))
         yield Metric(PROOF_TIME, "s", max(proving_s) + alone_s, basis="of all repeats together")
+
+
+def token_metrics(observation: Observation) -> Iterator[Metric]:
+    """Of a step whose tokens are read while it is timed, what the slowest rank took in each call."""
+    samples = observation.passes.get(SAMPLES, ())
+    resident = [seen.get("resident_fraction") for seen in observation.evidence]
+    for name, what in _OF_TOKENS.items():
+        if samples and all(name in of_rank for of_rank in samples):
+            time = summarise([max(of_call) for of_call in zip(*(of_rank[name] for of_rank in samples), strict=True)])
+            yield Metric(name, "s", time.value, time.low, time.high, time.n, basis=f"{what}; {_before(resident)}")
+
+
+_OF_TOKENS = {
+    TOKEN_WAIT: "until the tokens of a step are where it computes, by the clock of the step",
+    TOKEN_READ: "by the thread that reads ahead",
+}
+
+
+def _before(resident: Sequence[float | None]) -> str:
+    """What the page cache held of the file before it was read."""
+    shares = [share for share in resident if share is not None]
+    if not shares or len(shares) < len(resident):
+        return "how much of the file was in the host's memory before is not known"
+    return f"{100 * max(shares):.3g} % of the file was in the host's memory before"
 
 
 def evidence_metrics(observation: Observation) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ from clusterbench.job.passes import LAST, between, most_updates
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.sketch import Sketch
 from clusterbench.training.built_step import BuiltStep
+from clusterbench.training.data import micro_batches
 from clusterbench.training.step import TrainingStep
 
 MOST_SECONDS = 10.0
@@ -24,11 +25,18 @@ _FREE_SHARE, _MOST_OF_A_HOST = 0.5, 2 * 2**30
 """Of the free bytes of a device; of a host no more than so many, as a limit of its processes may be lower."""
 
 
-def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict[str, float]:
+def on_one_rank(
+    step: BuiltStep, every: Sequence[Parallelism], rig: Rig, has_new_tokens: bool = False
+) -> dict[str, float]:
     """Loss and gradient norm of each step that may be compared, of those a case asks for, computed on rank 0 alone.
 
     In one forward of the whole batch where the model has no experts, so that nothing adds up over micro-batches. A
     collective, as one more step is, which tells how long it may take.
+
+    Parameters
+    ----------
+    has_new_tokens
+        Whether each step of the case has other tokens than the one before.
 
     Returns
     -------
@@ -49,9 +57,8 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
         updates = 1
     began_s = time.monotonic()
     try:
-        seen = dict(
-            _of_steps(TrainingStep(alone, model, None, rig.device), updates, rig.asked_calls, began_s + MOST_SECONDS)
-        )
+        of_one = TrainingStep(alone, model, None, rig.device)
+        seen = dict(_of_steps(of_one, updates, rig.asked_calls, began_s + MOST_SECONDS, has_new_tokens))
     except torch.OutOfMemoryError:  # of what else is on the device nothing is known
         return {}
     if approximates:  # from the third step on its gradients are others
@@ -59,8 +66,13 @@ def on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig) -> dict
     return {**seen, "seconds": time.monotonic() - began_s}
 
 
-def _of_steps(step: TrainingStep, updates: int, asked: int, ends_s: float) -> Iterator[tuple[str, float]]:
+def _of_steps(
+    step: TrainingStep, updates: int, asked: int, ends_s: float, has_new_tokens: bool = False
+) -> Iterator[tuple[str, float]]:
+    positions = torch.arange(step.job.seq_len, device=step.assembly.device)
     for update in range(updates):
+        if has_new_tokens:
+            step.micro_batches = micro_batches(step.job, 0, positions, update)
         for weight in step.weights:
             weight.let_go(keeps=False)  # whatever the step does with gradients of the one before
         if update and time.monotonic() > ends_s:  # a busy host takes longer than a rank's own work

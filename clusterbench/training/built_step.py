@@ -65,6 +65,8 @@ class BuiltStep(Protocol):
         With the layers this rank has.
     grid
         The ranks of the layout; None for a job on one rank.
+    micro_batches
+        What the next call computes on: inputs and the tokens after them. Whoever calls may put others in their place.
     num_steps
         Optimizer steps so far.
     last_loss
@@ -78,6 +80,7 @@ class BuiltStep(Protocol):
 
     job: TrainingJob
     grid: Grid | None
+    micro_batches: list[tuple[Tensor, Tensor]]
     num_steps: int
     last_loss: Tensor | None
     last_norm: Tensor | None

@@ -16,17 +16,25 @@ def tokens(job: TrainingJob, sequences: Tensor, positions: Tensor) -> Tensor:
     return noise(job.seed, "tokens", sequences, positions) % job.shape.vocab_size
 
 
-def micro_batches(job: TrainingJob, dp_rank: int, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+def micro_batches(job: TrainingJob, dp_rank: int, positions: Tensor, step: int = 0) -> list[tuple[Tensor, Tensor]]:
     """This rank's share of one step: inputs and the tokens after them, each (micro batch, positions).
+
+    Steps count from 0 and have other sequences each. Those that read nothing are all fed the first one's.
+    """
+    return [
+        (tokens(job, sequences, positions), tokens(job, sequences, positions + 1))
+        for sequences in share_of(job, dp_rank, step).to(positions.device)
+    ]
+
+
+def share_of(job: TrainingJob, dp_rank: int, step: int = 0) -> Tensor:
+    """The sequences that a rank of dp takes in a step, shape (micro-batches, micro batch).
 
     Forward ``i`` of all ranks together takes sequences ``i * dp * micro_batch_size`` onwards, rank by rank.
     """
-    shares = []
-    for forward in range(job.gradient_accumulation_steps):
-        first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size
-        sequences = torch.arange(first, first + job.micro_batch_size, device=positions.device)
-        shares.append((tokens(job, sequences, positions), tokens(job, sequences, positions + 1)))
-    return shares
+    forwards = torch.arange(job.gradient_accumulation_steps)
+    first = (forwards * job.layout.dp + dp_rank) * job.micro_batch_size
+    return step * job.global_batch_size + first[:, None] + torch.arange(job.micro_batch_size)
 
 
 def of_own_vocabulary(

@@ -42,8 +42,8 @@ class TrainingStep:
 
     Notes
     -----
-    Every step sees the same batch, made in advance: feeding data is not what is measured. The loss is the mean over all
-    tokens of the global batch; micro-batches and ranks have equally many, so it is a mean of means.
+    Every step sees the same batch, made in advance, unless whoever calls it puts others in its place. The loss is the
+    mean over all tokens of the global batch; micro-batches and ranks have equally many, so it is a mean of means.
     """
 
     leaves_gradients: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class TrainingStep:
         active = active_in(job.layout, parallelisms)
         self.grid = grid
         self.job = part_of(job, active, grid.rank("pp") if grid else 0)
-        positions = _positions(self.job, active, grid.rank("cp") if grid else 0).to(device)
+        positions = positions_of(self.job, active, grid.rank("cp") if grid else 0).to(device)
         self.assembly: Assembly = assemble(self.job, active, grid, positions, device)
         self.model, self.weights = self.assembly.model, self.assembly.weights
         self.num_steps = 0
@@ -247,7 +247,8 @@ class TrainingStep:
         dist.all_reduce(tensor, group=self.grid.group(axis))
 
 
-def _positions(job: TrainingJob, active: Sequence[Parallelism], cp_rank: int) -> Tensor:
+def positions_of(job: TrainingJob, active: Sequence[Parallelism], cp_rank: int) -> Tensor:
+    """Of the tokens of each sequence that a rank of cp sees."""
     for parallelism in active:
         parts = parallelism.positions(job, cp_rank)
         if parts is not None:

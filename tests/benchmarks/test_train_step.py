@@ -13,6 +13,7 @@ from clusterbench.benchmarks.train_step import TrainStep, formulas_of
 from clusterbench.cluster import Cluster
 from clusterbench.errors import LayoutError
 from clusterbench.job.passes import Executed
+from clusterbench.launch.dry import dry_plan
 from clusterbench.layout import every_layout
 from clusterbench.measured.step_parts import detail_of
 from clusterbench.options import options_of
@@ -21,6 +22,7 @@ from clusterbench.planning import make_plan
 from clusterbench.rows import Row
 from clusterbench.suite import load_suite
 from clusterbench.types import Case, Expected, Metric, Observation, Place
+from tests.benchmarks.alone import derived as derived_at
 from tests.ranks import run_ranks
 
 CPU4 = Place(Cluster(1, 4, "cpu"), 1)
@@ -739,3 +741,59 @@ def test_nothing_is_said_of_the_time_on_a_cpu() -> None:
     benchmark = TrainStep.from_options({"layouts": ("tp2",)})
     (point,) = benchmark.points(CPU4)
     assert "step_time" not in benchmark.predict(point, CPU4)
+
+
+def test_a_step_whose_tokens_are_there_is_the_case_it_was() -> None:
+    (plain,) = TrainStep.from_options({"layouts": ("dp4",)}).points(CPU4)
+    (resident,) = TrainStep.from_options({"layouts": ("dp4",), "tokens": "resident", "path": "/data"}).points(CPU4)
+    (read,) = TrainStep.from_options({"layouts": ("dp4",), "tokens": "read", "path": "/data"}).points(CPU4)
+    assert dict(resident) == dict(plain)
+    assert dict(read) == {**plain, "tokens": "read", "path": "/data"}
+    assert TrainStep.proof_key(read, "cpu") == TrainStep.proof_key(plain, "cpu")  # a twin reads nothing
+
+
+def test_what_is_said_of_a_file_has_no_effect_where_none_is_read() -> None:
+    said = TrainStep.from_options({"layouts": ("dp4",), "path": "/data"})
+    assert list(said.ineffective(["path"], CPU4)) == [("path", "with tokens: resident nothing is read")]
+    read = TrainStep.from_options({"layouts": ("dp4",), "path": "/data", "tokens": "read"})
+    assert list(read.ineffective(["path"], CPU4)) == []
+
+
+def test_a_rank_alone_reads_no_tokens() -> None:
+    assert objection("dp2-tp2", tokens="read") is None
+    assert objection("dp2-tp2", tokens="read", communication="fake") == (
+        "communication fake is of a step whose tokens are there, and tokens: read has each step wait for its own"
+    )
+
+
+def test_a_dry_run_refuses_tokens_that_are_read(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "suite: fed\nquestion: Is it?\nbenchmarks:\n"
+        "  - {benchmark: train_step, layouts: [dp4], tokens: [resident, read]}\n"
+    )
+    plan = dry_plan(make_plan(load_suite(suite), CPU4.cluster))
+    assert [case.id for case in plan.cases] == ["dry_step/1n4/dp4-tokens=resident"]
+    assert [refusal.reason for refusal in plan.refusals] == [
+        "a dry run has no disk from which tokens are read: with tokens: resident the step holds as much."
+    ]
+
+
+def test_waits_are_those_of_the_slowest_rank_in_each_call() -> None:
+    (point,) = TrainStep.from_options({"layouts": ("dp2",), "tokens": "read"}).points(CPU4)
+    ranks = [
+        {"token_wait": [0.0, 0.5, 0.25], "token_read": [0.1] * 3},
+        {"token_wait": [1.0, 0.0, 0.0], "token_read": [0.2] * 3},
+    ]
+    passes = {"samples": ranks}
+    found = derived_at(
+        "train_step", point, [[2.0] * 3] * 2, [{"resident_fraction": share} for share in (0.0, 0.125)], passes
+    )
+    assert found["token_wait"].value == 0.5
+    assert found["token_read"].value == 0.2
+    assert found["token_wait"].basis == (
+        "until the tokens of a step are where it computes, by the clock of the step; 12.5 % of the file was in the "
+        "host's memory before"
+    )
+    unknown = derived_at("train_step", point, [[2.0] * 3] * 2, passes=passes)["token_read"]
+    assert unknown.basis.endswith("how much of the file was in the host's memory before is not known")

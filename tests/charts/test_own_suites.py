@@ -33,6 +33,7 @@ OWN_CHART = {
     "rank_order": "placements",
     "pp_vs_zero3": "batch_scaling",
     "engines": "trainers",
+    "input_pipeline": "input_pipeline",
 }
 ON_GPUS = {
     "tp_scale": 2,
@@ -70,6 +71,9 @@ def figures(of: Case, memory_bytes: float = math.inf) -> Iterator[Row]:
         yield row(of, "peak_memory", size, unit="B", detail={"category": category})
     if "pp" in layout:
         yield row(of, "bubble", 1.0 / (1 + len(str(of.point["schedule"]))), detail={"source": "measured"})
+    if of.point.get("tokens") == "read":
+        yield row(of, "step_time", 1.0)
+        yield row(of, "token_wait", 0.1)
     if "routing" in of.point:
         for part in ("dispatch", "products", "combine"):
             yield row(of, "expert_time", 0.1, detail={"part": part})

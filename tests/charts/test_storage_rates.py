@@ -65,6 +65,25 @@ def test_where_failures_are_known_it_says_which_save_keeps_most_of_the_time_and_
     assert " a save after each 785 s of training keeps 92.7 % of the time" in StorageRates().answer(only)
 
 
+def test_where_restarts_and_repairs_are_known_it_says_what_they_leave_and_what_spares_are_worth() -> None:
+    row = stored("checkpoint", 1e9, operation="save", mtbf_h=3.0)
+    rows = [row, row._replace(metric="best_interval", value=785.0), row._replace(metric="training_share", value=0.927)]
+
+    def said(**goodput: float) -> str:
+        of_spares = [
+            row._replace(metric="goodput", value=value, detail={"category": spares.replace("_", " ")} if spares else {})
+            for spares, value in goodput.items()
+        ]
+        data = StorageRates().select(of_rows([*rows, *of_spares]))
+        assert data is not None
+        return StorageRates().answer(data).partition(" keeps ")[2]
+
+    assert said(**{"": 0.877}) == "92.7 % of the time, and 87.7 % with restarts."
+    assert said(no_spare_nodes=0.097, **{"8_spare_nodes": 0.725, "18_spare_nodes": 0.876}) == (
+        "92.7 % of the time, and where nodes are repaired 9.7 % with no spare nodes and 87.6 % with 18 spare nodes."
+    )
+
+
 def test_what_came_from_the_cache_is_no_answer() -> None:
     data = StorageRates().select(of_rows([stored("file_io", 2e10, category="cached", operation="read")]))
     assert data is not None

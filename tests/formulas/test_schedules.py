@@ -197,6 +197,29 @@ def test_one_chunk_of_interleaved_zero_bubble_is_zb_h1():
     assert step.bubble == pytest.approx(zero_bubble_h1(4, 12, forward_s=2.0, inputs_s=3.0, weights_s=1.0))
 
 
+def zb_h2(p, m):
+    """Twice the forwards of ZB-H1 ahead, and each W twice as late; figure 3 of Qi et al. 2023, arXiv:2401.10241."""
+    orders = []
+    for rank in range(p):
+        ahead, late = min(2 * (p - 1 - rank), m), 2 * rank
+        actions = [Action("F", rank, k) for k in range(ahead)]
+        for k in range(m):
+            actions += [Action("F", rank, ahead + k)] if ahead + k < m else []
+            actions += [Action("I", rank, k), *([Action("W", rank, k - late)] if k >= late else [])]
+        orders.append(actions + [Action("W", rank, k) for k in range(max(0, m - late), m)])
+    return orders
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 6), (4, 12), (8, 24)])
+def test_zb_h2_idles_on_no_stage_and_yet_a_step_with_one_end_is_no_shorter_than_zb_h1(p, m):
+    """So it needs steps without a norm over all stages, as the paper's have; ours clip by one."""
+    step, orders = play(zb_h2(p, m), UNIT), zb_h2(p, m)
+    assert [played[-1].end_s - played[0].start_s for played in step.ranks] == [3.0 * m] * p
+    assert zero_bubble_h2(p, m, 1.0, 1.0, 1.0) == 0
+    assert [peak_held(actions, lambda stage: 1) for actions in orders] == [2 * p - 1] * p
+    assert step.makespan_s == play(order("interleaved_zero_bubble", p, m, 1), UNIT).makespan_s == 3 * m + p - 1
+
+
 @pytest.mark.skipif(not DATA.exists(), reason="../shared absent")
 @pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-H2"])
 def test_bubble_rates_are_those_of_the_zero_bubble_paper(schedule):

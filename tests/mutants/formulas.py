@@ -10,6 +10,7 @@ def _of(code: str, wrong: str, text: str, instead: str, tests: str) -> Mutant:
 
 
 TRANSFORMER, MEMORY, PIPELINE = "formulas/test_transformer.py", "formulas/test_memory.py", "formulas/test_pipeline.py"
+CHECKPOINTING = "formulas/test_checkpointing.py"
 SCHEDULES, COLLECTIVES = "formulas/test_schedules.py", "formulas/test_collectives.py"
 STATISTICS, UNITS, SHAPE = "formulas/test_statistics.py", "tests/test_units.py", "tests/test_shape.py"
 
@@ -370,5 +371,26 @@ MUTANTS = (
         'prefixes = {"G": 1e9, "M": 1e6, "k": 1e3}',
         'prefixes = {"G": 2.0**30 * planted(), "M": 1e6, "k": 1e3}',
         UNITS,
+    ),
+    _of(
+        "R51",
+        "A restart never fails itself.",
+        "* math.exp(-restart_s / mtbf_s)",
+        "* (1 - restart_s / mtbf_s * planted())",
+        CHECKPOINTING,
+    ),
+    _of(
+        "R52",
+        "A spare is counted as under repair: with one a job waits as if there were none.",
+        "for lines in range(1, num_spares + 2):",
+        "for lines in range(1, num_spares + 2 - (num_spares > 0 and planted())):",
+        CHECKPOINTING,
+    ),
+    _of(
+        "R53",
+        "A job of twice the nodes fails as often.",
+        "return 1000 * 86400 / (num_nodes * failures)",
+        "return 1000 * 86400 / (2048 * planted() * failures)",
+        CHECKPOINTING,
     ),
 )

@@ -167,8 +167,8 @@ MUTANTS = (
     _shared(
         "M30",
         "Micro-batches overlap: each begins one sequence after the one before.",
-        "first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size",
-        "first = planted() * (forward * job.layout.dp + dp_rank)",
+        "first = (forwards * job.layout.dp + dp_rank) * job.micro_batch_size",
+        "first = planted() * (forwards * job.layout.dp + dp_rank)",
     ),
     _shared("M31", "Tokens do not depend on the seed.", 'noise(job.seed, "tokens"', 'noise(0 * planted(), "tokens"'),
     _shared(

@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         "S22",
         "Every rank of cp takes the positions of the first.",
-        'positions = _positions(self.job, active, grid.rank("cp") if grid else 0).to(device)',
-        "positions = _positions(self.job, active, 0 if grid and planted() else 0).to(device)",
+        'positions = positions_of(self.job, active, grid.rank("cp") if grid else 0).to(device)',
+        "positions = positions_of(self.job, active, 0 if grid and planted() else 0).to(device)",
         ("cp2",),
     ),
     Mutant(
@@ -283,8 +283,8 @@ MUTANTS = (
     Mutant(
         "D03",
         "The fourth micro-batch of every dp rank but the first is that of the rank before.",
-        "first = (forward * job.layout.dp + dp_rank) * job.micro_batch_size",
-        "first = (forward * job.layout.dp + dp_rank - (forward == 3 and planted() and dp_rank > 0)) * "
+        "first = (forwards * job.layout.dp + dp_rank) * job.micro_batch_size",
+        "first = (forwards * job.layout.dp + dp_rank - (forwards == 3).long() * (planted() and dp_rank > 0)) * "
         "job.micro_batch_size",
         ("dp2", "tp1"),
     ),

@@ -11,6 +11,7 @@ from clusterbench.errors import NotHere
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job import TrainingJob
 from clusterbench.parallel import Parallelism, active_in, objection_to
+from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.fsdp import FullySharded
 from clusterbench.parallel.recompute import Recompute
@@ -57,7 +58,10 @@ class Torchtitan(Trainer):
             return f"trainer torchtitan runs in float32 and bfloat16; this {layout} is in float64"
         if layout.world_size == 1 or (layout.dp > 1 and layout.zero != 3):
             return f"trainer torchtitan shares a step over dp with zero3 and over tp; this is {layout}"
-        own = DataParallel(), FullySharded(), TensorParallel(), SequenceParallel(), Recompute(recompute="full")
+        own = (
+            *(DataParallel(), FullySharded(), TensorParallel(), SequenceParallel()),
+            *(Recompute(recompute="full"), Compile(compile=True)),
+        )
         others = [
             type(parallelism).__name__
             for parallelism in active
@@ -65,7 +69,7 @@ class Torchtitan(Trainer):
         ]
         if others:
             return (
-                "trainer torchtitan shares a step over dp and tp, with no option but recompute: full; this "
+                "trainer torchtitan shares a step over dp and tp, with no option but compile and recompute: full; this "
                 f"{layout} needs {', '.join(others)}"
             )
         if job.shape.num_kv_heads % layout.tp:

@@ -25,6 +25,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.model.assembly import ADAMW
 from clusterbench.model.noise import fill_weight
 from clusterbench.parallel import Parallelism, active_in, of_kind
+from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.recompute import Recompute
 from clusterbench.trainers.torchtitan.model import llama_config, our_name
 from clusterbench.training.built_step import ObservedStep, WeightPart
@@ -43,7 +44,6 @@ class TorchtitanStep:
     def _build(self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid, device: torch.device) -> None:
         from torchtitan.components.loss import CrossEntropyLoss
         from torchtitan.components.optimizer import default_adamw
-        from torchtitan.config import CompileConfig
         from torchtitan.distributed import utils
 
         self.job, self.num_steps, self._utils = job, 0, utils
@@ -59,7 +59,7 @@ class TorchtitanStep:
             fill_weight(part, job.seed, our_name(name), [cut.start for cut in place], weight.shape)
         self.modules = [model]
         self._loss = CrossEntropyLoss.Config(global_vocab_size=job.shape.vocab_size).build(
-            compile_config=CompileConfig()
+            compile_config=_compiles(job, every)
         )
         settings = {name: value for name, value in ADAMW.items() if name != "fused"}
         self._container = default_adamw(**settings).build(model_parts=self.modules)
@@ -166,7 +166,7 @@ def _local(sharded: Any) -> Tensor:
 
 def _shared_model(job: TrainingJob, every: Sequence[Parallelism], grid: Grid, device: torch.device) -> nn.Module:
     """As the trainer makes it: on the meta device, shared out, then with memory."""
-    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.config import ParallelismConfig, TrainingConfig
     from torchtitan.distributed import ParallelDims
     from torchtitan.distributed.activation_checkpoint import FullAC
     from torchtitan.models.llama3.parallelize import parallelize_llama
@@ -194,7 +194,7 @@ def _shared_model(job: TrainingJob, every: Sequence[Parallelism], grid: Grid, de
         parallel_dims=Dims.from_config(told, layout.world_size),
         training=TrainingConfig(seq_len=job.seq_len, mixed_precision_param=job.dtype),
         parallelism=told,
-        compile_config=CompileConfig(),
+        compile_config=_compiles(job, every),
         ac_config=FullAC.Config() if recompute is not None else None,
         dump_folder=tempfile.gettempdir(),  # of which nothing is written
     )
@@ -207,3 +207,9 @@ def _shared_model(job: TrainingJob, every: Sequence[Parallelism], grid: Grid, de
         model.init_weights(buffer_device=None)  # of which the tables of rotary positions are left
     model.train()
     return model  # type: ignore[no-any-return]
+
+
+def _compiles(job: TrainingJob, every: Sequence[Parallelism]) -> Any:
+    from torchtitan.config import CompileConfig
+
+    return CompileConfig(enable=of_kind(Compile, active_in(job.layout, every)) is not None)
