@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import WrongResult
 from clusterbench.job.passes import LAST, between, kind_of_projection, most_updates, updates_between
-from clusterbench.model.decoder import Layer
 from clusterbench.model.experts import MixtureOfExperts
 from clusterbench.parallel import Parallelism, of_kind
 from clusterbench.parallel.expert import ExpertParallel
@@ -28,6 +27,7 @@ from clusterbench.words import plural
 _FINAL = "final_loss"
 _FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "backward", "update", "call", "other input"
 _OF_LAYERS, _UNBALANCED = "layer forward", "unbalanced layer"
+_FIRST_NORM = "attention_norm"
 _COUNTED = _FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER, _UNBALANCED
 
 
@@ -75,9 +75,7 @@ class TimedStep:
                 )
             ]
             # a layer that is computed again goes through its own forward, and so through its first norm, once more
-            self._counting += [
-                layer.attention_norm.register_forward_pre_hook(self._count_layer) for layer in self._layers
-            ]
+            self._counting += [norm.register_forward_pre_hook(self._count_layer) for norm in self._first_norms]
         before, self._elements = self.step.num_steps, 0
         loss = self.step()
         self._calls += 1
@@ -97,15 +95,17 @@ class TimedStep:
         self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
 
     @property
-    def _layers(self) -> list[Layer]:
-        """Those whose forwards are counted: none where layers are compiled, as hooks would be, too.
+    def _first_norms(self) -> list[nn.Module]:
+        """Of the layers whose forwards are counted, ours or a trainer's that calls it so.
 
-        Nor of a step of which it was not said what it was built with: whether layers are computed again is not known.
+        None where layers are compiled, as hooks would be, too. Nor of a step of which it was not said what it was built
+        with: whether layers are computed again is not known.
         """
         assert self._compiled is not None
         if self._compiled.is_compiled or not self._active:
             return []
-        return [part for module in self.step.modules for part in module.modules() if isinstance(part, Layer)]
+        layers = [part for module in self.step.modules for part in module.modules()]
+        return [child for layer in layers for name, child in layer.named_children() if name == _FIRST_NORM]
 
     def _count_layer(self, _: object, __: object) -> None:
         self._of_layers += 1
@@ -200,7 +200,7 @@ class TimedStep:
         assert self._compiled is not None
         micro_batches, again = self.step.job.gradient_accumulation_steps, of_kind(Recompute, self._active)
         of_a_step = micro_batches * len(self.step.modules)
-        of_layers = micro_batches * len(self._layers) * (1 if again is None else 2)
+        of_layers = micro_batches * len(self._first_norms) * (1 if again is None else 2)
         return {
             **self._compiled.found(),
             _FORWARDS: self._forwards - self._calls * of_a_step,

@@ -15,7 +15,7 @@ from clusterbench.expected.tolerances import ONE_RANK
 from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.proof.by_chance import squares_by_chance
 from clusterbench.proof.copies import Copies
-from clusterbench.training.built_step import BuiltStep, Place, lying_at
+from clusterbench.training.built_step import BuiltStep, Place, WeightPart, lying_at
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,13 @@ def two_steps(step: BuiltStep) -> TwoSteps:
 
     last_norm = step.gradient_norm() if step.last_norm is None else step.last_norm
     norms = torch.stack([widened(norm).reshape(()) for norm in (first_norm, last_norm)])
-    weights = {
-        name: WeightSteps(part.place, widened(first.gradients[name]), widened(part.value) - widened(before[name]))
-        for name, part in step.parts().items()
-    }
+
+    def stepped(name: str, part: WeightPart) -> WeightSteps:
+        # of a weight that was not given any, it is nothing: all ranks find it wrong then, and name it
+        gradient = first.gradients[name] if name in first.gradients else torch.zeros_like(part.value)
+        return WeightSteps(part.place, widened(gradient), widened(part.value) - widened(before[name]))
+
+    weights = {name: stepped(name, part) for name, part in step.parts().items()}
     return TwoSteps(losses, norms, weights, stale=stale)
 
 

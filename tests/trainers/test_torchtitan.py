@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import clusterbench
 from clusterbench.cli import main
+from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere, ToolError, WrongResult
 from clusterbench.job import weight_shapes
 from clusterbench.parallel import active_in, from_options
@@ -17,7 +20,7 @@ from clusterbench.trainers import torchtitan, trainers
 from clusterbench.trainers.torchtitan.expected import expected_of_torchtitan, states_of_rank, traffic_of_step
 from clusterbench.trainers.torchtitan.model import OF_LAYER, OF_MODEL, our_name
 from tests.ranks import run_ranks
-from tests.training.jobs import make_job, make_rig, parity_of
+from tests.training.jobs import TINY_VARIANTS, make_job, make_rig, parity_of
 
 NAME = "torchtitan"
 FLOAT32, BFLOAT16 = {"dtype": "float32"}, {"dtype": "bfloat16"}
@@ -52,6 +55,25 @@ def test_it_refuses_what_it_cannot_share(layout: str, options: dict[str, Any], r
     assert (objection(layout, **options) or "").endswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("layout", "changes", "reason"),
+    [
+        ("tp2", {"shape": "llama-odd-vocabulary"}, "tp2 does not divide the 1023 rows of the vocabulary of llama-tiny"),
+        ("tp2", {"shape": "llama-odd-channels"}, "tp2 does not divide the 383 feed-forward channels of llama-tiny"),
+        ("tp2+sp", {"seq_len": 17}, "+sp cuts seq_len 17 over tp2, which does not divide it"),
+    ],
+)
+def test_it_refuses_what_ranks_of_tp_would_not_have_as_much_of(
+    layout: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"llama-odd-vocabulary": {"vocab_size": 1023}, "llama-odd-channels": {"ffn_hidden_size": 383}}
+    for name, sizes in odd.items():
+        monkeypatch.setitem(TINY_VARIANTS, name, sizes)
+    job = make_job(layout, **FLOAT32, **changes)
+    said = trainers()[NAME]().objection(job, active_in(job.layout, from_options({})))
+    assert (said or "").startswith(reason)
+
+
 def test_it_refuses_experts_few_kv_heads_float64_and_narrow_numbers() -> None:
     def of(**changes: Any) -> str:
         job = make_job("tp2", **changes)
@@ -71,14 +93,38 @@ def test_without_the_package_a_case_is_skipped_by_name(monkeypatch: pytest.Monke
         trainers()[NAME]().build(make_job("dp2+zero3"), from_options({}), None, None)  # type: ignore[arg-type]
 
 
-def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", ["components.loss", "models.llama3.parallelize", "models.common"])
+def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, f"torchtitan.{lacking}", None)
+    with pytest.raises(
+        ToolError, match=rf"found torchtitan 0\.3\.\d, and .* cannot import it: import of torchtitan.{lacking} halted"
+    ):
+        built_alone()
+
+
+@pytest.mark.parametrize("gone", ["torchtitan.distributed.utils.set_spmd_backend", "torchtitan.config.CompileConfig"])
+def test_of_another_version_in_which_names_moved_both_are_told(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(gone)
+    monkeypatch.setattr("clusterbench.trainers.torchtitan.step.version", lambda name: "0.9.1")
+    with pytest.raises(ToolError, match=r"written for torchtitan 0\.3") as told:
+        built_alone()
+    assert gone.rpartition(".")[2] in str(told.value)
+    assert "0.9.1" in str(told.value)
+
+
+def built_alone() -> None:
+    """As far as it comes without other ranks: to the model's configuration."""
     import torch
 
     from clusterbench.trainers.torchtitan.step import TorchtitanStep
 
-    monkeypatch.setitem(sys.modules, "torchtitan", None)
-    with pytest.raises(ToolError, match=r"trainer torchtitan found .* cannot import it: .*torchtitan.*"):
-        TorchtitanStep(make_job("tp2", **FLOAT32), from_options({}), None, torch.device("cpu"))  # type: ignore[arg-type]
+    job = make_job("tp2", **FLOAT32)
+    TorchtitanStep(job, from_options({}), NO_OTHERS, torch.device("cpu"))  # type: ignore[arg-type]
+
+
+NO_OTHERS = SimpleNamespace(mesh={"dp": None, "tp": None})
 
 
 def test_each_weight_of_ours_has_one_name_there() -> None:
@@ -112,6 +158,9 @@ def seen_of(layout: str, changes: dict[str, Any], options: dict[str, Any]) -> di
     memory = passes["memory"]()
     seen["at rest"] = {name: memory[f"{name} at rest"] for name in ("parameters", "optimizer_state")}
     seen["sent"] = {(of["axis"], of["op"]): (of["count"], of["size_bytes"]) for of in passes["traffic"]()}
+    seen["executed"] = Counter[tuple[str, str]]()
+    for of in passes["executed"]():
+        seen["executed"][of["kind"], of["during"]] += of["flops"]
     return seen
 
 
@@ -146,11 +195,17 @@ def test_it_computes_what_one_rank_computes_and_sends_and_keeps_what_formulas_sa
     assert ("clipping" in ranks[0]["behind"]) == (job.max_grad_norm is not None)
     assert ranks[0]["at rest"] == kept
     assert all(rank["sent"] == said for rank in ranks) or (not said and layout == "tp2")
+    formulas = trainers()[NAME]().formulas(job, from_options(options), "megatron")
+    assert [rank["executed"] for rank in ranks] == [*formulas.executed] or layout == "tp2"
+    by_all = sum(sum(rank["executed"].values()) for rank in ranks)
+    expected = trainers()[NAME]().predict(job, from_options(options), Cluster(1, job.layout.world_size, "cpu"), True)
+    flops = [of.value for key, of in expected.items() if key.startswith("executed_flops[")]
+    assert sum(flops) == (0 if layout == "tp2" else by_all)
 
 
-def test_of_tp_without_sp_no_traffic_is_predicted() -> None:
-    job = make_job("dp2-tp2+zero3", **FLOAT32)
-    keys = [key for key, _ in expected_of_torchtitan(job, active_in(job.layout, from_options({})))]
+def test_of_tp_without_sp_no_traffic_and_no_flops_are_predicted() -> None:
+    job, every = make_job("dp2-tp2+zero3", **FLOAT32), from_options({})
+    keys = [key for key, _ in expected_of_torchtitan(job, active_in(job.layout, every))]
     assert keys
     assert all(key.startswith("memory_") for key in keys)
 
@@ -197,6 +252,22 @@ def _norms_of_one_slice(step: Any) -> None:
     step._utils = _With(step._utils, clip_grad_norm_=planted)
 
 
+def _left_out_layer(step: Any) -> None:
+    """Its weights have no gradient at all."""
+    step.modules[0].layers["1"].forward = lambda hidden, *_, **__: hidden
+
+
+def _keeps_in_the_second_step(step: Any) -> None:
+    """Layers are not computed again in that one, and are in those in which something is counted."""
+    for layer in step.modules[0].layers.values():
+        honest = layer.forward
+
+        def planted(*arguments: Any, layer: Any = layer, honest: Callable[..., Any] = honest, **named: Any) -> Any:
+            return (layer._checkpoint_wrapped_module if step.num_steps == 1 else honest)(*arguments, **named)
+
+        layer.forward = planted
+
+
 def _no_clipping(step: Any) -> None:
     honest = step._utils.clip_grad_norm_
     step._utils = _With(step._utils, clip_grad_norm_=lambda weights, limit, **named: honest(weights, 1e9, **named))
@@ -240,6 +311,7 @@ def verdicts(layout: str, changes: dict[str, Any], plants: list[Callable[[Any], 
                 _twice_the_rate: "what two steps changed of",
                 _divided_by_ranks: "does not compute what one rank computes: the gradient of",
                 _other_positions: "does not compute what one rank computes",
+                _left_out_layer: "does not compute what one rank computes",
             },
         ),
         (
@@ -280,6 +352,34 @@ def clipped(layout: str, plant: Callable[[Any], None]) -> str:
 def test_behind_the_clock_gradients_that_were_not_clipped_are_seen() -> None:
     for verdict in run_ranks(2, clipped, "tp2+sp", _no_clipping):
         assert "that the optimizer took is not that of clipped ones" in verdict
+
+
+def timed(layout: str, options: dict[str, Any], plants: list[Callable[[Any], None] | None]) -> list[str]:
+    """What is said of three calls of each."""
+    from clusterbench.proof.timed_step import TimedStep
+
+    job, every, said = make_job(layout, **BFLOAT16), from_options(options), []
+    rig = make_rig(job.layout)
+    for plant in plants:
+        step: Any = trainers()[NAME]().build(job, every, rig.grid, rig.device)
+        if plant is not None:
+            plant(step)
+        calls = TimedStep(step, asked=3, active=active_in(job.layout, every))
+        for _ in range(3):
+            calls()
+        try:
+            calls.confirm(rig, is_first=False)
+            said.append("")
+        except WrongResult as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.gloo
+def test_behind_the_clock_layers_of_every_call_are_counted_that_were_to_be_computed_again() -> None:
+    for healthy, planted in run_ranks(2, timed, "dp2+zero3", FULL, [None, _keeps_in_the_second_step]):
+        assert not healthy
+        assert "3 calls of dp2+zero3 made 8 layer forwards too few on rank 0" in planted
 
 
 SUITE = """

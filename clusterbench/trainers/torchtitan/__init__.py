@@ -10,7 +10,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import NotHere
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.job import TrainingJob
-from clusterbench.parallel import Parallelism, active_in
+from clusterbench.parallel import Parallelism, active_in, objection_to
 from clusterbench.parallel.compile import Compile
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.fsdp import FullySharded
@@ -19,7 +19,12 @@ from clusterbench.parallel.sequence import SequenceParallel
 from clusterbench.parallel.tensor import TensorParallel
 from clusterbench.precision import MASTER
 from clusterbench.trainers import Trainer
-from clusterbench.trainers.torchtitan.expected import MASTER_BYTES, TorchtitanFormulas, expected_of_torchtitan
+from clusterbench.trainers.torchtitan.expected import (
+    MASTER_BYTES,
+    TorchtitanFormulas,
+    expected_flops_of_torchtitan,
+    expected_of_torchtitan,
+)
 from clusterbench.types import Expected, split_key
 
 if TYPE_CHECKING:
@@ -77,16 +82,17 @@ class Torchtitan(Trainer):
                 "trainer torchtitan keeps weights and reduces gradients in float32; this step has precision "
                 f"{job.precision} and gradients of {job.gradient_bytes} bytes"
             )
-        return job.objection()
+        return objection_to(job, active)
 
     def predict(
         self, job: TrainingJob, every: Sequence[Parallelism], cluster: Cluster, parity: bool
     ) -> Mapping[str, Expected]:
-        """That of ours but for memory and traffic, of which torchtitan has its own."""
-        expected = super().predict(job, every, cluster, parity)
-        own = "peak_memory", "memory_at_rest", "memory_deviation", "traffic_bytes", "collectives"
+        """That of ours but for memory, traffic and FLOPs, of which torchtitan has its own."""
+        expected, active = super().predict(job, every, cluster, parity), active_in(job.layout, every)
+        own = "peak_memory", "memory_at_rest", "memory_deviation", "traffic_bytes", "collectives", "executed_flops"
         alike = {key: what for key, what in expected.items() if split_key(key)[0] not in own}
-        return {**alike, **dict(expected_of_torchtitan(job, active_in(job.layout, every)))}
+        flops = expected_flops_of_torchtitan(expected, job, active)
+        return {**alike, **dict(flops), **dict(expected_of_torchtitan(job, active))}
 
     def formulas(self, job: TrainingJob, every: Sequence[Parallelism], rank_order: str) -> StepFormulas:
         return TorchtitanFormulas(job, tuple(every), rank_order)

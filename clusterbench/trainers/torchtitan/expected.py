@@ -6,17 +6,21 @@ torchtitan 0.3. Counted are its backend ``partial_dtensor`` and PyTorch 2.13.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
+from clusterbench.expected.flops import METRIC as EXECUTED
+from clusterbench.expected.flops import Work
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import ACTIVATIONS, DEVIATION, OF_STATES, TOTAL
 from clusterbench.job import TrainingJob, weight_shapes
+from clusterbench.job.flops import BACKWARD, PRODUCTS
 from clusterbench.parallel import Parallelism, Traffic, of_kind
 from clusterbench.parallel.recompute import Recompute
 from clusterbench.parallel.tensor import SPLIT_DIM
-from clusterbench.types import Expected, metric_key
+from clusterbench.types import Expected, metric_key, split_key
 from clusterbench.units import format_bytes
 
 MASTER_BYTES = 4
@@ -43,8 +47,41 @@ def expected_of_torchtitan(job: TrainingJob, active: Sequence[Parallelism]) -> I
         yield metric_key(DEVIATION, category=category), Expected(OF_STATES, "1", "at most; exact but for alignment")
 
 
+def expected_flops_of_torchtitan(
+    of_ours: Mapping[str, Expected], job: TrainingJob, active: Sequence[Parallelism]
+) -> Iterator[tuple[str, Expected]]:
+    """Metric key -> FLOPs of a step of all ranks, from what is expected of ours; of tp without sp nothing.
+
+    There DTensor gives every rank the whole gradients of attention's and the feed-forward's last product, where that
+    seems cheaper to it than to cut them, which depends on their sizes.
+    """
+    if _leaves_it_to_dtensor(job):
+        return
+    more = last_products_again(job, active) * job.layout.world_size
+    for key, expected in of_ours.items():
+        name, detail = split_key(key)
+        if name == EXECUTED and more and detail["part"] == PRODUCTS:
+            basis = f"{expected.basis}; torchtitan computes layers again to their end"
+            yield key, Expected(expected.value + more, expected.unit, basis)
+        elif name == EXECUTED:
+            yield key, expected
+
+
+def last_products_again(job: TrainingJob, active: Sequence[Parallelism]) -> int:
+    """FLOPs on each rank of what ours does not compute again: the last product of a layer (``early_stop=False``)."""
+    if of_kind(Recompute, active) is None:
+        return 0
+    shape, tokens = job.shape, job.micro_batch_size * job.seq_len * job.gradient_accumulation_steps
+    return 2 * tokens * shape.num_layers * shape.hidden_size * shape.ffn_hidden_size // job.layout.tp
+
+
 class TorchtitanFormulas(StepFormulas):
     """What is counted on ranks of torchtitan is held against this: all send alike."""
+
+    @cached_property
+    def executed(self) -> Sequence[Mapping[Work, int]]:
+        more = Counter({(PRODUCTS, BACKWARD): last_products_again(self.job, self.active)})
+        return [Counter(of_rank) + more for of_rank in super().executed]
 
     @cached_property
     def calls(self) -> Sequence[Mapping[tuple[str, str], int]]:
@@ -66,7 +103,7 @@ class TorchtitanFormulas(StepFormulas):
 def traffic_of_step(job: TrainingJob, active: Sequence[Parallelism]) -> list[Traffic]:
     """Of a rank; nothing at all where tp is without sp."""
     layout = job.layout
-    if layout.tp > 1 and not layout.sp:
+    if _leaves_it_to_dtensor(job):
         return []
     of_norm = _FLOAT32_BYTES * len(weight_shapes(job))  # one number of each weight
     sent = []
@@ -75,6 +112,10 @@ def traffic_of_step(job: TrainingJob, active: Sequence[Parallelism]) -> list[Tra
     if layout.tp > 1:
         sent += _of_slices(job, 3 if of_kind(Recompute, active) is not None else 2, of_norm)
     return sent
+
+
+def _leaves_it_to_dtensor(job: TrainingJob) -> bool:
+    return job.layout.tp > 1 and not job.layout.sp
 
 
 def states_of_rank(job: TrainingJob) -> Mapping[str, tuple[float, str]]:

@@ -7,7 +7,9 @@ Its trainer itself reads data sets and writes logs and checkpoints, so the step 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 import torch
@@ -36,15 +38,13 @@ class TorchtitanStep:
     leaves_gradients: ClassVar[bool] = True
 
     def __init__(self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid, device: torch.device) -> None:
-        try:
-            from torchtitan.components.loss import CrossEntropyLoss
-            from torchtitan.components.optimizer import default_adamw
-            from torchtitan.distributed import utils
-        except ImportError as error:
-            raise ToolError(
-                f"trainer torchtitan found the package of that name, and Python cannot import it: {error}. "
-                "pip install 'clusterbench[torchtitan]' installs what it needs."
-            ) from error
+        with _named_with_its_version():
+            self._build(job, every, grid, device)
+
+    def _build(self, job: TrainingJob, every: Sequence[Parallelism], grid: Grid, device: torch.device) -> None:
+        from torchtitan.components.loss import CrossEntropyLoss
+        from torchtitan.components.optimizer import default_adamw
+        from torchtitan.distributed import utils
 
         self.job, self.num_steps, self._utils = job, 0, utils
         self.grid: Grid | None = grid
@@ -62,8 +62,8 @@ class TorchtitanStep:
             compile_config=_compiles(job, every)
         )
         settings = {name: value for name, value in ADAMW.items() if name != "fused"}
-        self._optimizer = default_adamw(**settings).build(model_parts=self.modules)
-        self.optimizers = self._optimizer.optimizers
+        self._container = default_adamw(**settings).build(model_parts=self.modules)
+        self.optimizers = self._container.optimizers
         positions = torch.arange(job.seq_len, device=device)
         self._positions = positions.expand(job.micro_batch_size, -1).contiguous()
         self.micro_batches = micro_batches(job, grid.rank("dp"), positions)
@@ -98,7 +98,7 @@ class TorchtitanStep:
         return {}
 
     def _step(self, before_update: Callable[[], object] = lambda: None) -> Tensor:
-        self._optimizer.zero_grad()
+        self._container.zero_grad()
         of_rank = sum(labels.numel() for _, labels in self.micro_batches)
         num_tokens = torch.tensor(of_rank, device=self._positions.device)
         if self.job.layout.dp > 1:
@@ -115,7 +115,7 @@ class TorchtitanStep:
         self.last_norm = self._utils.clip_grad_norm_(
             [weight for _, weight in self._weights()], float("inf") if limit is None else limit, foreach=True
         )
-        self._optimizer.step()
+        self._container.step()
         self.num_steps += 1
         return torch.stack(losses).sum() * self.job.layout.dp
 
@@ -128,6 +128,35 @@ class TorchtitanStep:
 
 
 _BACKEND = "partial_dtensor"
+_WRITTEN_FOR = "0.3"
+"""Version of torchtitan of which its trainer's step is written out here."""
+
+
+@contextmanager
+def _named_with_its_version() -> Iterator[None]:
+    """A torchtitan that cannot be imported, or in which names moved, is named with its version and what it lacks."""
+    try:
+        yield
+    except ImportError as error:
+        raise ToolError(
+            f"trainer torchtitan found torchtitan {_installed()}, and Python cannot import it: {error}. It is written "
+            f"for torchtitan {_WRITTEN_FOR}: pip install 'clusterbench[torchtitan]' installs it and what it needs, but "
+            "for Triton, which PyTorch for CPUs comes without: pip install triton."
+        ) from error
+    except (AttributeError, TypeError) as error:
+        if _installed().startswith(f"{_WRITTEN_FOR}."):
+            raise
+        raise ToolError(
+            f"trainer torchtitan is written for torchtitan {_WRITTEN_FOR}, and finds something else in {_installed()}, "
+            f"which is installed here: {error}. pip install 'torchtitan=={_WRITTEN_FOR}.*' installs the one it knows."
+        ) from error
+
+
+def _installed() -> str:
+    try:
+        return version("torchtitan")
+    except PackageNotFoundError:
+        return "of no known version"
 
 
 def _local(sharded: Any) -> Tensor:
