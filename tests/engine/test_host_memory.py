@@ -45,3 +45,20 @@ def test_kills_are_counted(root):
     assert oom_kills(root(**{"proc/vmstat": "nr_free_pages 7\n"})) == 0
     assert oom_kills() >= 0
     assert memory_limit_bytes() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [
+        ("0::/job/step\n", "sys/fs/cgroup/job/step/memory.events.local"),
+        ("0::/job/step\n", "sys/fs/cgroup/job/step/memory.events"),
+        ("0::/\n", "sys/fs/cgroup/memory.events.local"),
+        ("9:name=systemd:/\n4:memory:/job/step\n0::/\n", "sys/fs/cgroup/memory/job/step/memory.oom_control"),
+    ],
+)
+def test_kills_are_those_of_the_own_group_where_it_counts_them(root, group, file):
+    """What else was killed on a host is no reason for a process that somebody killed at the time."""
+    files = {"proc/self/cgroup": group, "proc/vmstat": "oom_kill 9\n"}
+    assert oom_kills(root(**files)) == 9
+    assert oom_kills(root(**files, **{file: "under_oom 0\n"})) == 9
+    assert oom_kills(root(**files, **{file: "oom 4\noom_kill 2\n"})) == 2
