@@ -19,7 +19,7 @@ from clusterbench.job import TrainingJob, weight_shapes
 from clusterbench.job.flops import BACKWARD, PRODUCTS
 from clusterbench.parallel import Parallelism, Traffic, of_kind
 from clusterbench.parallel.recompute import Recompute
-from clusterbench.parallel.tensor import SPLIT_DIM
+from clusterbench.parallel.tensor import TensorParallel
 from clusterbench.types import Expected, metric_key, split_key
 from clusterbench.units import format_bytes
 
@@ -163,9 +163,5 @@ def _of_slices(job: TrainingJob, passes: int, of_norm: int) -> list[Traffic]:
 
 def _padded(name: str, size: tuple[int, ...], job: TrainingJob) -> int:
     """Elements of a weight that one rank of tp has, its rows filled up so that ranks of dp have as many each."""
-    kind = (
-        name.removesuffix(".weight").split(".", 2)[-1] if name.startswith("layers.") else name.removesuffix(".weight")
-    )
-    cut = SPLIT_DIM.get(kind)
-    rows, *others = (length // job.layout.tp if dim == cut else length for dim, length in enumerate(size))
+    rows, *others = TensorParallel().weight(name, size, job)
     return -(-rows // job.layout.dp) * job.layout.dp * prod(others)
