@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import Any, Literal
 
 from clusterbench.errors import LayoutError, nearest
-from clusterbench.units import quotient
+from clusterbench.units import divisors, quotient
 from clusterbench.words import short
 
 AXES = ("pp", "dp", "cp", "tp")
@@ -78,7 +78,8 @@ class Rider:
     objection
         Why a layout cannot have it; None where it can. Asked where it is active.
     tried
-        Its values in :func:`every_layout`, by the layout without riders and the number of experts of the model.
+        Its values in :func:`every_layout`, by the layout with the riders before it and the number of experts of the
+        model.
     in_every_point
         Whether each point of a training case names it. The points of cases that are on record do; another rider is
         named where it is active, so that theirs keep their hash.
@@ -124,6 +125,10 @@ def _powers_that_divide(number: int) -> list[int]:
     return [power for power in powers if number % power == 0]
 
 
+def _is_power(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
 @dataclass(frozen=True)
 class ParallelLayout:
     """Degrees of the four axes and the riders on them; always a legal one. A rider is added as a field.
@@ -161,15 +166,15 @@ class ParallelLayout:
         False,
         over="tp",
         does="splits the sequence",
-        tried=lambda layout, num_experts: [layout.tp > 1],
+        tried=lambda layout, num_experts: [layout.tp > 1] if _is_power(layout.tp) else [True, False],
         in_every_point=True,
     )
     ep: int = _rider(
         1,
         refusal=f"gives ep the degree {{}}; allowed are 1 to {MOST_RANKS}.",
         objection=_objection_to_experts,
-        tried=lambda layout, num_experts: _powers_that_divide(
-            gcd(layout.dp * layout.cp * layout.tp, num_experts) if num_experts else 1
+        tried=lambda layout, num_experts: divisors(
+            gcd(layout.dp * layout.cp * layout.tp, num_experts) if num_experts and layout.sp == (layout.tp > 1) else 1
         ),
         in_every_point=True,
     )
@@ -255,6 +260,12 @@ class ParallelLayout:
         axes = [f"{axis}{degree}" for axis, degree in degrees.items() if degree != 1] or ["tp1"]
         riders = (name if RIDERS[name].stands_alone else f"{name}{getattr(self, name)}" for name in self.riders)
         return "+".join(["-".join(axes), *riders])
+
+    def _with(self, rider: str, value: bool | int) -> ParallelLayout:
+        if value == getattr(self, rider):
+            return self
+        changed: dict[str, Any] = {rider: value}
+        return replace(self, **changed)
 
     def _error(self, what: str) -> LayoutError:
         return LayoutError(f"layout '{short(str(self))}' {what}")
@@ -525,27 +536,45 @@ _ALLOWED = f"Allowed are the axes {', '.join(AXES)} with a degree, then {_WORDS}
 
 
 @lru_cache(maxsize=64)  # a plan asks for every shape
-def every_layout(world_size: int, num_experts: int = 0) -> Sequence[ParallelLayout]:
-    """All layouts on exactly so many ranks whose degrees are powers of two (dp takes what is left).
+def every_layout(world_size: int, num_experts: int = 0, ranks_per_node: int = 1) -> Sequence[ParallelLayout]:
+    """All layouts on exactly so many ranks of the degrees with which models are trained.
 
-    With tp there is +sp, which costs nothing and saves memory; ranks that hold the same weights share them as ZeRO 0,
-    1 and 3 say; experts are on every rank of a stage, or spread over as many ranks as divide their number. Those with
-    fewer pipeline stages and fewer ranks of cp and tp come first.
+    On a power of two of ranks these are powers of two. Other numbers have pp of every divisor, as layers need not come
+    out even over stages, and tp of those of a node, too; cp stays a power of two, as lengths of sequences are; dp takes
+    what is left.
+
+    With tp there is +sp, which costs nothing and saves memory; a tp that is no power of two comes without it as well,
+    as it may divide no sequence. Ranks that hold the same weights share them as ZeRO 0, 1 and 3 say; experts are on
+    every rank of a stage, or spread over as many ranks as divide their number. Those with fewer pipeline stages and
+    fewer ranks of cp and tp come first.
 
     >>> [str(layout) for layout in every_layout(2)]
     ['dp2', 'dp2+zero1', 'dp2+zero3', 'tp2+sp', 'cp2', 'cp2+zero1', 'cp2+zero3', 'pp2']
     >>> [str(layout) for layout in every_layout(2, num_experts=8) if layout.ep > 1]
     ['dp2+ep2', 'dp2+ep2+zero1', 'dp2+ep2+zero3', 'tp2+sp+ep2', 'cp2+ep2', 'cp2+ep2+zero1', 'cp2+ep2+zero3']
+    >>> [str(layout) for layout in every_layout(3)], str(every_layout(3, ranks_per_node=3)[3])
+    (['dp3', 'dp3+zero1', 'dp3+zero3', 'pp3'], 'tp3+sp')
     """
     layouts = []
-    for pp, cp, tp in product([2**exponent for exponent in range(world_size.bit_length())], repeat=3):
+    for pp, cp, tp in product(
+        divisors(world_size), _powers_that_divide(world_size), _of_tp(world_size, ranks_per_node)
+    ):
         if world_size % (pp * cp * tp) == 0:
-            dense = ParallelLayout(pp=pp, dp=world_size // (pp * cp * tp), cp=cp, tp=tp)
-            tried = [rider.tried(dense, num_experts) if rider.tried else [rider.idle] for rider in RIDERS.values()]
-            for values in product(*tried):
-                riders: dict[str, Any] = dict(zip(RIDERS, values, strict=True))
-                layouts.append(replace(dense, **riders))
+            ridden = [ParallelLayout(pp=pp, dp=world_size // (pp * cp * tp), cp=cp, tp=tp)]
+            for name, rider in RIDERS.items():
+                if rider.tried:
+                    ridden = [each._with(name, value) for each in ridden for value in rider.tried(each, num_experts)]
+            layouts += ridden
     return tuple(layouts)
+
+
+def _of_tp(world_size: int, ranks_per_node: int) -> list[int]:
+    """Powers of two, and what cuts a node evenly: between nodes tp is slow.
+
+    >>> _of_tp(24, 6), _of_tp(24, 8)
+    ([1, 2, 3, 4, 6, 8], [1, 2, 4, 8])
+    """
+    return sorted({*_powers_that_divide(world_size), *divisors(gcd(world_size, ranks_per_node))})
 
 
 @lru_cache(maxsize=2**16)  # plans and reports ask again for every case and figure

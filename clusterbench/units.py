@@ -316,3 +316,13 @@ def quotient(number: int, by: int) -> str:
     """
     value = number / by
     return f"{value:.{4 if value < 100 else len(str(number // by)) + 3}g}"
+
+
+def divisors(number: int) -> list[int]:
+    """In order, with 1 and the number.
+
+    >>> divisors(12), divisors(1), divisors(9)
+    ([1, 2, 3, 4, 6, 12], [1], [1, 3, 9])
+    """
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})

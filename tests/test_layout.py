@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 
 import pytest
 from hypothesis import given
@@ -307,10 +308,10 @@ def test_what_can_never_come_out_even_is_still_refused():
         ParallelLayout.fitting("dp*-tp0", world_size=8)
 
 
-@given(st.integers(1, 64))
-def test_every_layout_uses_all_ranks_and_comes_once(world_size):
-    found = list(every_layout(world_size))
-    assert {layout.world_size for layout in found} == {world_size}
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 24))
+def test_every_layout_uses_all_ranks_and_comes_once(num_nodes, ranks_per_node, num_experts):
+    found = list(every_layout(num_nodes * ranks_per_node, num_experts, ranks_per_node))
+    assert {layout.world_size for layout in found} == {num_nodes * ranks_per_node}
     assert len(set(found)) == len(found)
 
 
@@ -326,6 +327,40 @@ def test_every_layout_of_a_shape_with_experts_spreads_them_too():
     two_stages = 2 * 3 + 1
     assert len(found) == 2 * one_stage + two_stages
     assert {layout.ep for layout in every_layout(8, num_experts=6)} == {1, 2}
+
+
+def test_the_layouts_of_clusters_that_are_powers_of_two_are_those_of_earlier_versions():
+    """They are cases of suites on record: which there are, and in which order."""
+    asked = [(world_size, experts) for world_size in (1, 2, 4, 8, 64, 512) for experts in (0, 8, 160)]
+    for per_node in (1, 4, 8):
+        found = [
+            f"{size} {experts} {each}\n" for size, experts in asked for each in every_layout(size, experts, per_node)
+        ]
+        digest = hashlib.sha256("".join(found).encode()).hexdigest()
+        assert (len(found), digest[:16]) == (9825, "82d752efae35e8de")
+
+
+def test_stages_and_experts_take_any_divisor_of_ranks_that_are_no_power_of_two():
+    """As 12 stages of BLOOM (tp4-pp12-dp8), 15 of a model with 60 layers, and 160 experts over 20 ranks."""
+    found = every_layout(384, num_experts=160, ranks_per_node=8)
+    assert ParallelLayout.parse("pp12-dp8-tp4+sp") in found
+    assert {layout.pp for layout in every_layout(120)} == {1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 30, 40, 60, 120}
+    assert {layout.ep for layout in every_layout(160, num_experts=160)} == {1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 80, 160}
+    assert {layout.cp for layout in found} == {2**exponent for exponent in range(8)}
+    assert {layout.tp for layout in found} == {2**exponent for exponent in range(8)}
+
+
+def test_tp_takes_any_divisor_of_a_node_that_is_no_power_of_two():
+    assert {layout.tp for layout in every_layout(24, ranks_per_node=6)} == {1, 2, 3, 4, 6, 8}
+    assert {layout.tp for layout in every_layout(20, ranks_per_node=5)} == {1, 2, 4, 5}
+    assert {layout.tp for layout in every_layout(20, ranks_per_node=4)} == {1, 2, 4}
+
+
+def test_a_tp_that_is_no_power_of_two_comes_without_sp_too():
+    """It divides no sequence whose length is a power of two, which +sp would cut."""
+    found = [str(layout) for layout in every_layout(6, num_experts=3, ranks_per_node=6) if layout.tp == 3]
+    assert found[:4] == ["dp2-tp3+sp", "dp2-tp3+sp+zero1", "dp2-tp3+sp+zero3", "dp2-tp3+sp+ep3"]
+    assert found[6:9] == ["dp2-tp3", "dp2-tp3+zero1", "dp2-tp3+zero3"]
 
 
 def test_with_tp_every_layout_has_sp():

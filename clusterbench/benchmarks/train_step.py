@@ -350,12 +350,13 @@ class TrainStep(SustainedBenchmark):
             yield {**point, "gradient_accumulation_steps": job_of(point).gradient_accumulation_steps}
 
     def _layouts_on(self, place: Place) -> Iterator[ParallelLayout]:
-        world_size = place.cluster.ranks_per_node if self.each_node else place.world_size
-        num_experts = self._model.num_experts
+        ranks_per_node = place.cluster.ranks_per_node
+        world_size = ranks_per_node if self.each_node else place.world_size
         for text in self.layouts:
-            yield from (
-                every_layout(world_size, num_experts) if text == ALL else [ParallelLayout.fitting(text, world_size)]
-            )
+            if text == ALL:
+                yield from every_layout(world_size, self._model.num_experts, ranks_per_node)
+            else:
+                yield ParallelLayout.fitting(text, world_size)
 
     def label(self, point: Point) -> str:
         return str(point["layout"])

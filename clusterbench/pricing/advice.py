@@ -24,6 +24,7 @@ from clusterbench.pricing import Price, price, step_seconds
 from clusterbench.pricing.profiles import PricedJob, Profile
 from clusterbench.pricing.rates import KnownRates
 from clusterbench.shape import ModelShape
+from clusterbench.units import divisors
 
 TO_MEASURE = 5
 MOST_RANKS = 4096
@@ -134,8 +135,7 @@ class Advice:
     narrower
         Where nothing fits: in which other precision something does, and in which form; None where in none.
     other_batches
-        Where no layout is legal: the batches next to this one that the odd part of the ranks divides, of those that
-        have one.
+        Where dp cannot take the odd part of the ranks: the batches next to this one of which it can.
     refused
         Reasons, with how many layouts each refused.
     tried
@@ -178,7 +178,7 @@ def advise(question: Question, profile: Profile, known: KnownRates) -> Advice:
         found.num_fitting,
         enough_nodes(question, profile) if is_too_large else None,
         narrower_precision(question, profile) if is_too_large else None,
-        other_batches(question, profile) if least is None else (),
+        other_batches(question, profile),
     )
 
 
@@ -224,7 +224,7 @@ def least_form(question: Question, profile: Profile) -> Form | None:
 
 def _smallest_forms(question: Question, profile: Profile) -> Iterator[PricedJob]:
     """Each legal layout with micro-batches of one sequence, and as much recomputed as the framework can."""
-    for layout in every_layout(question.world_size, question.shape.num_experts):
+    for layout in every_layout(question.world_size, question.shape.num_experts, question.gpus_per_node):
         for recompute in reversed(KINDS):
             priced = PricedJob(_job(question, layout, 1), question.gpus_per_node, recompute=recompute)
             if profile.objection(priced) is None:
@@ -255,7 +255,7 @@ def narrower_precision(question: Question, profile: Profile) -> tuple[str, Form]
 
 
 def odd_part(number: int) -> int:
-    """What is left of a number without its factors of two: with those for all else dp takes it.
+    """What is left of a number without its factors of two.
 
     >>> odd_part(96)
     3
@@ -264,12 +264,17 @@ def odd_part(number: int) -> int:
 
 
 def other_batches(question: Question, profile: Profile) -> tuple[int, ...]:
-    """The batches next to this one that the odd part of the ranks divides and that some layout is legal for."""
-    odd = odd_part(question.world_size)
-    fewer, left = divmod(question.global_batch_size, odd)
-    sizes = (fewer * odd, (fewer + 1) * odd) if left else ()
-    asked = (replace(question, global_batch_size=size) for size in sizes if size)
-    return tuple(of.global_batch_size for of in asked if least_form(of, profile) is not None)
+    """The batches next to this one of which dp can take all the odd part of the ranks, and as much else as of this one.
+
+    Those alone that some layout is legal for; none where dp can take it of this batch.
+    """
+    odd, size = odd_part(question.world_size), question.global_batch_size
+    if size % odd == 0:
+        return ()
+    step = math.lcm(odd, math.gcd(size, question.world_size))
+    fewer = size // step
+    asked = (replace(question, global_batch_size=size) for size in (fewer * step, (fewer + 1) * step) if size)
+    return tuple(of.global_batch_size for of in asked if any(True for _ in _smallest_forms(of, profile)))
 
 
 def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> TrainingJob:
@@ -287,7 +292,7 @@ def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> T
 
 def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> Iterator[Candidate]:
     shape, rates = question.shape, known.rates
-    for layout in every_layout(question.world_size, shape.num_experts):
+    for layout in every_layout(question.world_size, shape.num_experts, question.gpus_per_node):
         too_large: set[str] = set()
         for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
             job = _job(question, layout, micro_batch_size)
@@ -323,8 +328,7 @@ def _micro_batches(global_batch_size: int, dp: int) -> Sequence[int]:
     of_rank, left = divmod(global_batch_size, dp)
     if left or not of_rank:
         return (1,)
-    small = [size for size in range(1, math.isqrt(of_rank) + 1) if of_rank % size == 0]
-    return tuple(sorted({*small, *(of_rank // size for size in small)}))
+    return tuple(divisors(of_rank))
 
 
 def order_words(first: float, other: float) -> str:

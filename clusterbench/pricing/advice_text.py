@@ -56,7 +56,8 @@ def advice_text(
     """
     lines = [*comment(_asked(advice)), "#", *comment(_fits(advice), indent="   ")]
     if advice.ranked:
-        lines += [*comment(_batch(advice.ranked[0]), indent="   "), "#", *_layouts(advice), "#"]
+        batch = _batch(advice.ranked[0]) + _of_another_batch(advice)
+        lines += [*comment(batch, indent="   "), "#", *_layouts(advice), "#"]
         lines += [*_parts(advice.prices[0]), "#"]
         lines += [*_others(advice, profile, known), *comment(_cost(advice.ranked[0], gpu_hour))]
         lines += [*_scaling(on_nodes), *_rules(advice)]
@@ -90,8 +91,8 @@ def _fits(advice: Advice) -> str:
     room = f"{of.memory_bytes / 1e9:.0f} GB"
     if least is None:
         return (
-            "1. What fits: no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp "
-            f"are powers of two; the reasons are below.{_other_batch(advice)}"
+            "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below."
+            f"{_left_out(of)}{_other_batch(advice)}"
         )
     if not advice.ranked:
         return (
@@ -109,24 +110,44 @@ def _left_out(of: Question) -> str:
     """Where ranks have an odd part, so that there are other degrees than were asked about.
 
     >>> from types import SimpleNamespace
-    >>> _left_out(SimpleNamespace(world_size=12))
-    ' Left out are layouts whose tp, pp or cp is no power of two, as 3 of 12 ranks.'
-    >>> _left_out(SimpleNamespace(world_size=64))
+    >>> _left_out(SimpleNamespace(world_size=48, num_nodes=6, gpus_per_node=8))
+    ' Left out are layouts whose tp or cp is no power of two, such as 3.'
+    >>> _left_out(SimpleNamespace(world_size=12, num_nodes=2, gpus_per_node=6))
+    ' Left out are layouts whose cp is no power of two, such as 3, and a tp that neither is one nor divides a node.'
+    >>> _left_out(SimpleNamespace(world_size=6, num_nodes=1, gpus_per_node=6))
+    ' Left out are layouts whose cp is no power of two, such as 3.'
+    >>> _left_out(SimpleNamespace(world_size=64, num_nodes=8, gpus_per_node=8))
     ''
     """
     odd = odd_part(of.world_size)
     if odd == 1:
         return ""
-    return f" Left out are layouts whose tp, pp or cp is no power of two, as {odd} of {of.world_size:,} ranks."
+    if odd_part(of.gpus_per_node) == 1:
+        return f" Left out are layouts whose tp or cp is no power of two, such as {odd}."
+    tp = "" if of.num_nodes == 1 else ", and a tp that neither is one nor divides a node"
+    return f" Left out are layouts whose cp is no power of two, such as {odd}{tp}."
 
 
 def _other_batch(advice: Advice) -> str:
-    """What batch dp would divide: with powers of two for all else it takes the odd part of the ranks."""
-    if not advice.other_batches:
+    """Where no layout is legal: the batches next to this one for which there are some."""
+    return f" A batch of {_sizes(advice)} sequences would have some." if advice.other_batches else ""
+
+
+def _of_another_batch(advice: Advice) -> str:
+    """Where dp cannot take all the odd part of the ranks, and could with a batch that is nearly as large."""
+    of = advice.question
+    if not advice.other_batches or min(advice.other_batches) > 2 * of.global_batch_size:
         return ""
-    sizes = " or ".join(f"{size:,}" for size in advice.other_batches)
-    ranks = advice.question.world_size
-    return f" A batch of {sizes} sequences would have some: {odd_part(ranks)} of {ranks:,} ranks are left to dp."
+    odd, batch = odd_part(of.world_size), plural(of.global_batch_size, "sequence")
+    others = "pp" if odd_part(of.gpus_per_node) == 1 else "pp or tp"
+    return (
+        f" {odd} divides {of.world_size:,} ranks, but not {batch}: what dp cannot take of it is left to {others}. With "
+        f"{_sizes(advice)} sequences dp can, which may be faster: ask about those, too."
+    )
+
+
+def _sizes(advice: Advice) -> str:
+    return " or ".join(f"{size:,}" for size in advice.other_batches)
 
 
 def _what_it_takes(advice: Advice, least: Form) -> str:

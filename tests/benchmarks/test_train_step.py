@@ -67,6 +67,9 @@ def test_a_point_says_everything() -> None:
 def test_all_stands_for_every_layout_on_the_ranks_there_are() -> None:
     points = [point["layout"] for point in TrainStep.from_options({"layouts": ("tp1", "all")}).points(CPU4)]
     assert points == ["tp1", *map(str, every_layout(4))]
+    on_six = Place(Cluster(2, 6, "cpu"), 2)
+    points = [point["layout"] for point in TrainStep.from_options({"layouts": ("all",)}).points(on_six)]
+    assert {"pp3-dp4", "dp4-tp3+sp", "pp2-tp6+sp"} < set(points)
 
 
 def test_options_of_a_parallelism_a_layout_does_not_use_are_not_in_its_point() -> None:

@@ -16,6 +16,7 @@ from clusterbench.parallel.recompute import KINDS
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
 from clusterbench.pricing.advice import Advice, Candidate, Question, advise, order_words
+from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
 from clusterbench.pricing.profiles.ours import Ours
@@ -177,11 +178,64 @@ def test_a_single_gpu_is_told_of_more_gpus_and_not_of_a_larger_batch():
 
 
 def test_degrees_that_were_not_asked_about_are_said_where_there_are_any():
-    """pp3-dp4 runs on 12 ranks, and no ranking has it."""
+    """cp3 runs on 12 ranks, and no ranking has it."""
     of = ("--shape", "llama-8b", *HERE, "--num-nodes", "2", "--global-batch-size", "12", "--nics", "8x400Gb")
-    said = "Left out are layouts whose tp, pp or cp is no power of two, as 3 of 12 ranks."
-    assert said in " ".join(run(*of, "--gpus-per-node", "6").stdout.replace("\n#", "").split())
+    text = " ".join(run(*of, "--gpus-per-node", "6").stdout.replace("\n#", "").split())
+    said = (
+        "Left out are layouts whose cp is no power of two, such as 3, and a tp that neither is one nor divides a node."
+    )
+    assert said in text
+    assert "but not 12 sequences" not in text
     assert "Left out" not in run(*of, "--gpus-per-node", "2").stdout
+
+
+def test_stages_take_the_factor_of_the_ranks_that_a_batch_lacks():
+    """Of 256 sequences nothing was legal on 6 nodes of 8: they are no multiple of 3, which dp alone could take."""
+    found = advise(question(num_nodes=6, gpus_per_node=8, batch=256), Ours(), KNOWN)
+    assert len(found.ranked) > 50
+    assert {each.layout.pp % 3 for each in found.ranked} == {0}
+    assert found.other_batches == (240, 288)
+    text = " ".join(advice_text(found, Ours(), KNOWN, None).replace("\n#", "").split())
+    assert (
+        "3 divides 48 ranks, but not 256 sequences: what dp cannot take of it is left to pp. With 240 or 288 sequences "
+        "dp can, which may be faster: ask about those, too."
+    ) in text
+
+
+def test_a_node_of_six_is_cut_over_three_and_six():
+    """Without sp, as 3 ranks cannot share 4,096 tokens."""
+    shape = replace(named_shape("llama-8b"), name="mine", num_heads=48, num_kv_heads=12, ffn_hidden_size=14400)
+    found = advise(Question(shape, CARD, 2, 6, 4096, 48), Ours(), KNOWN)
+    assert {each.layout.tp for each in found.ranked} >= {1, 2, 3, 4, 6}
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "gpus_per_node", "batch", "layers", "experts", "first"),
+    [
+        (5, 8, 60, 30, 0, "dp"),
+        (7, 8, 64, 61, 20, "pp7"),
+        (1, 5, 128, 36, 0, "pp5"),
+        (2, 6, 16, 12, 6, "pp3"),
+    ],
+)
+def test_what_is_advised_of_any_cluster_is_planned_there(
+    num_nodes, gpus_per_node, batch, layers, experts, first, tmp_path
+):
+    of_experts = {"num_experts": experts, "experts_per_token": 2, "ffn_hidden_size": 768} if experts else {}
+    shape = replace(named_shape("llama-1b"), name="mine", num_layers=layers, num_heads=24, num_kv_heads=6, **of_experts)
+    found = advise(Question(shape, CARD, num_nodes, gpus_per_node, 4096, batch), Ours(), KNOWN)
+    assert str(found.ranked[0].layout).startswith(first)
+    file = tmp_path / "advised.yaml"
+    file.write_text(advised_suite([replace(found, ranked=found.ranked[::9])], "ours").text)
+    plan = make_plan(load_suite(str(file)), Cluster(num_nodes, gpus_per_node, "cuda", "NVIDIA H100 80GB HBM3"))
+    assert plan.refusals == ()
+    assert [case.point["layout"] for case in plan.cases] == [str(each.layout) for each in found.ranked[::9][:5]]
+
+
+def test_experts_are_spread_over_any_number_of_ranks_that_divides_theirs():
+    shape = replace(named_shape("olmoe-1b-7b"), name="mine", num_experts=40)
+    found = advise(Question(shape, CARD, 5, 4, 4096, 40), Ours(), KNOWN)
+    assert {each.layout.ep for each in found.ranked} >= {1, 5, 10, 20}
 
 
 def test_the_form_that_needs_least_is_named_though_it_is_slow(advice):
@@ -295,10 +349,8 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
     done = run("--shape", "llama-8b", *HERE, "--gpus-per-node", "3", "--global-batch-size", "1")
     assert done.exit_code == 0
     text = " ".join(done.stdout.replace("\n#", "").split())
-    assert (
-        "no layout is legal for this model, batch and number of ranks, of those whose tp, pp and cp are powers" in text
-    )
-    assert "A batch of 3 sequences would have some: 3 of 3 ranks are left to dp." in text
+    assert "1. What fits: no layout is legal for this model, batch and number of ranks; the reasons are below." in text
+    assert "A batch of 3 sequences would have some." in text
     assert "refused" in done.stdout
 
 
