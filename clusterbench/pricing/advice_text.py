@@ -97,7 +97,7 @@ def _fits(advice: Advice) -> str:
     if not advice.ranked:
         return (
             f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
-            f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}{_left_out(of)}"
+            f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}{_of_another_batch(advice)}{_left_out(of)}"
         )
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
@@ -140,9 +140,10 @@ def _of_another_batch(advice: Advice) -> str:
         return ""
     odd, batch = odd_part(of.world_size), plural(of.global_batch_size, "sequence")
     others = "pp" if odd_part(of.gpus_per_node) == 1 else "pp or tp"
+    what = "be faster" if advice.ranked else "fit"
     return (
         f" {odd} divides {of.world_size:,} ranks, but not {batch}: what dp cannot take of it is left to {others}. With "
-        f"{_sizes(advice)} sequences dp can, which may be faster: ask about those, too."
+        f"{_sizes(advice)} sequences dp can, which may {what}: ask about those, too."
     )
 
 

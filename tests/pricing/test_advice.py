@@ -209,6 +209,13 @@ def test_a_node_of_six_is_cut_over_three_and_six():
     assert {each.layout.tp for each in found.ranked} >= {1, 2, 3, 4, 6}
 
 
+def test_where_nothing_fits_a_batch_that_dp_could_take_more_of_is_named():
+    done = run("--shape", "llama-70b", *HERE, "--gpus-per-node", "5", "--global-batch-size", "64")
+    text = " ".join(done.stdout.replace("\n#", "").split())
+    assert "1. What fits: nothing, in 80 GB." in text
+    assert "With 60 or 65 sequences dp can, which may fit: ask about those, too." in text
+
+
 @pytest.mark.parametrize(
     ("num_nodes", "gpus_per_node", "batch", "layers", "experts", "first"),
     [
