@@ -102,11 +102,15 @@ def test_what_experts_keep_in_float64_is_not_told_where_results_of_products_are_
 
 
 def test_what_attention_holds_that_is_wide_beside_the_feed_forward_is_not_told() -> None:
-    """Of six heads of 32 beside 66 channels Ulysses held 43 % more than the formula where it is computed again."""
-    active, job = step("cp2", context="ulysses", recompute="full")
-    assert not_predicted(job, active) == {}
-    wide = replace(job, shape=replace(job.shape, ffn_hidden_size=job.shape.hidden_size // 2))
-    assert not_predicted(wide, active).keys() == {"activations", TOTAL}
+    """Where it is computed again, of six heads of 32 beside 66 channels Ulysses held 43 % more than the formula.
+
+    Beside 50 channels a right step of dp2-cp3+zero3 that gathers keys was wrong: it held 16.5 % more, with cp2 19.2 %.
+    """
+    for context in ("ulysses", "all_gather"):
+        active, job = step("cp2", context=context, recompute="full")
+        assert not_predicted(job, active) == {}
+        wide = replace(job, shape=replace(job.shape, ffn_hidden_size=job.shape.hidden_size // 2))
+        assert not_predicted(wide, active).keys() == {"activations", TOTAL}
     ring, job = step("cp2", context="ring")
     assert not_predicted(replace(job, shape=wide.shape), ring).keys() == {TOTAL}
 
