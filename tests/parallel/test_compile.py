@@ -97,7 +97,7 @@ def compiled_but(left: int, layout: str, options: dict[str, Any], changes: dict[
             layer._compiled_call_impl = torch._dynamo.disable(layer._call_impl)
 
     Compile.apply = apply_to_others  # type: ignore[method-assign]
-    return confirmation_of(layout, options, changes)
+    return traced(layout, options, changes)
 
 
 def compiled_at_most(most: int, layout: str, options: dict[str, Any], changes: dict[str, Any]) -> Any:
@@ -132,7 +132,7 @@ def compiled_once(layout: str, options: dict[str, Any], changes: dict[str, Any])
     Compile.apply = apply_to_others  # type: ignore[method-assign]
     torch._dynamo.config.recompile_limit = 1
     try:
-        return str(confirmation_of(layout, options, changes))
+        return str(traced(layout, options, changes))
     except FailOnRecompileLimitHit:
         return "gave up"
 
@@ -149,7 +149,8 @@ def without_a_sum(layout: str, options: dict[str, Any], changes: dict[str, Any])
             return DTensor.from_local(given, mesh, (layout,), run_check=False, grad_placements=(Partial(),))
 
     styles.PrepareModuleInput = Unsummed  # type: ignore[misc]
-    return parity_of(layout, options, changes)
+    with no_code():
+        return parity_of(layout, options, changes)
 
 
 def passed(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

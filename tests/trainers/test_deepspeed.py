@@ -17,7 +17,7 @@ from clusterbench.parallel import active_in, from_options
 from clusterbench.trainers import deepspeed, trainers
 from clusterbench.trainers.deepspeed.expected import expected_of_deepspeed
 from clusterbench.trainers.deepspeed.settings import settings_of
-from tests.ranks import run_ranks
+from tests.ranks import Calls, run_ranks
 from tests.training.jobs import make_job, make_rig, parity_of
 
 NAME = "deepspeed"
@@ -91,23 +91,24 @@ def test_a_twin_has_several_buckets_and_gathers_all_but_norms(layout: str) -> No
 # The proof
 
 
+HONEST = [
+    ("dp2+zero1", {}, FLOAT32),
+    ("dp2+zero2", {}, FLOAT32),
+    ("dp2+zero3", {"recompute": "full"}, FLOAT32),
+    ("dp2+zero1", {}, BFLOAT16),
+    ("dp2+zero2", {"recompute": "selective"}, BFLOAT16),
+    ("dp2+zero3", {}, BFLOAT16),
+    ("dp2+zero1", {}, NARROW),
+    ("dp2+zero2", {}, NARROW),
+    ("dp2+zero3", {}, NARROW),
+]
+PARITY = Calls(parity_of, [(2, *case, NAME) for case in HONEST])
+
+
 @pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("layout", "changes", "options"),
-    [
-        ("dp2+zero1", FLOAT32, {}),
-        ("dp2+zero2", FLOAT32, {}),
-        ("dp2+zero3", FLOAT32, {"recompute": "full"}),
-        ("dp2+zero1", BFLOAT16, {}),
-        ("dp2+zero2", BFLOAT16, {"recompute": "selective"}),
-        ("dp2+zero3", BFLOAT16, {}),
-        ("dp2+zero1", NARROW, {}),
-        ("dp2+zero2", NARROW, {}),
-        ("dp2+zero3", NARROW, {}),
-    ],
-)
-def test_it_computes_what_one_rank_computes(layout: str, changes: dict[str, Any], options: dict[str, Any]) -> None:
-    evidence = run_ranks(2, parity_of, layout, options, changes, NAME)[0]
+@pytest.mark.parametrize(("layout", "options", "changes"), HONEST)
+def test_it_computes_what_one_rank_computes(layout: str, options: dict[str, Any], changes: dict[str, Any]) -> None:
+    evidence = PARITY(2, layout, options, changes, NAME)[0]
     assert isinstance(evidence, dict), evidence
 
 
@@ -163,34 +164,35 @@ def wrong_parity(layout: str, changes: dict[str, Any], plant: Callable[[Any], No
         plant(self)
 
     DeepSpeedStep.__init__ = planted  # type: ignore[method-assign]
-    return parity_of(layout, {}, changes, NAME)
+    try:
+        return parity_of(layout, {}, changes, NAME)
+    finally:
+        DeepSpeedStep.__init__ = honest  # type: ignore[method-assign]
+
+
+COMPUTED = "does not compute what one rank computes: "
+COPIES = "of weights in bfloat16 that are not those of the weights that the step began with"
+PLANTED = [
+    ("dp2+zero1", FLOAT32, _same_tokens, COMPUTED + "the loss of the first step"),
+    ("dp2+zero3", BFLOAT16, _same_tokens, COMPUTED + "the loss of the first step"),
+    ("dp2+zero2", FLOAT32, _twice_the_rate, COMPUTED + "what two steps changed of"),
+    ("dp2+zero3", BFLOAT16, _twice_the_rate, COMPUTED + "what two steps changed of"),
+    ("dp2+zero2", BFLOAT16, _masters_as_rounded, COMPUTED + "the loss of the second step"),
+    ("dp2+zero1", BFLOAT16, _norm_over_ranks, COMPUTED + "the scale of the gradient of all weights"),
+    ("dp2+zero1", BFLOAT16, _keys_of_rank_1_are_not_gathered, COPIES),
+    ("dp2+zero2", BFLOAT16, _keys_of_rank_1_are_not_gathered, COPIES),
+]
+WRONG_PARITY = Calls(wrong_parity, [(2, *case[:3]) for case in PLANTED])
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("layout", "changes", "plant", "what"),
-    [
-        ("dp2+zero1", FLOAT32, _same_tokens, "the loss of the first step"),
-        ("dp2+zero3", BFLOAT16, _same_tokens, "the loss of the first step"),
-        ("dp2+zero2", FLOAT32, _twice_the_rate, "what two steps changed of"),
-        ("dp2+zero3", BFLOAT16, _twice_the_rate, "what two steps changed of"),
-        ("dp2+zero2", BFLOAT16, _masters_as_rounded, "the loss of the second step"),
-        ("dp2+zero1", BFLOAT16, _norm_over_ranks, "the scale of the gradient of all weights"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "changes", "plant", "what"), PLANTED)
 def test_what_it_would_do_wrong_is_wrong(
     layout: str, changes: dict[str, Any], plant: Callable[[Any], None], what: str
 ) -> None:
-    for verdict in run_ranks(2, wrong_parity, layout, changes, plant):
+    for verdict in WRONG_PARITY(2, layout, changes, plant):
         assert isinstance(verdict, str), verdict
-        assert f"does not compute what one rank computes: {what}" in verdict
-
-
-@pytest.mark.gloo
-@pytest.mark.parametrize("layout", ["dp2+zero1", "dp2+zero2"])
-def test_a_rank_that_computes_with_other_copies_than_its_weights_is_wrong(layout: str) -> None:
-    for verdict in run_ranks(2, wrong_parity, layout, BFLOAT16, _keys_of_rank_1_are_not_gathered):
-        assert "of weights in bfloat16 that are not those of the weights that the step began with" in str(verdict)
+        assert what in verdict
 
 
 def parity_as_told(layout: str, changes: dict[str, Any], told: dict[str, Any]) -> Any:
@@ -198,14 +200,20 @@ def parity_as_told(layout: str, changes: dict[str, Any], told: dict[str, Any]) -
 
     honest = step.settings_of
     step.settings_of = lambda *of: {**honest(*of), **told}
-    return parity_of(layout, {}, changes, NAME)
+    try:
+        return parity_of(layout, {}, changes, NAME)
+    finally:
+        step.settings_of = honest
+
+
+TOLD = {"data_types": {"grad_accum_dtype": "bf16"}}
+AS_TOLD = Calls(parity_as_told, [(2, layout, BFLOAT16, TOLD) for layout in ("dp2+zero2", "dp2+zero3")])
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("layout", ["dp2+zero2", "dp2+zero3"])
 def test_gradients_that_it_adds_up_in_bfloat16_unasked_are_wrong(layout: str) -> None:
-    told = {"data_types": {"grad_accum_dtype": "bf16"}}
-    for verdict in run_ranks(2, parity_as_told, layout, BFLOAT16, told):
+    for verdict in AS_TOLD(2, layout, BFLOAT16, TOLD):
         assert "rounds gradients to bfloat16, which nothing asks for" in str(verdict)
 
 
@@ -259,22 +267,23 @@ def test_behind_the_clock_its_updates_are_adamws_and_of_clipped_gradients(layout
     assert found["last_update"] < 2
 
 
+BEHIND = [
+    ("dp2+zero1", BFLOAT16, _twice_the_rate, "roundings from AdamW's formula"),
+    ("dp2+zero3", FLOAT32, _twice_the_rate, "roundings from AdamW's formula"),
+    ("dp2+zero2", FLOAT32, _no_clipping, "that the optimizer took is not that of clipped ones"),
+    ("dp2+zero1", BFLOAT16, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
+    ("dp2+zero2", FLOAT32, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
+    ("dp2+zero3", BFLOAT16, _norms_of_rank_1_are_old, "copies of "),
+]
+WRONG_BEHIND = Calls(after_timing, [(2, *case[:3]) for case in BEHIND])
+
+
 @pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("layout", "changes", "plant", "what"),
-    [
-        ("dp2+zero1", BFLOAT16, _twice_the_rate, "roundings from AdamW's formula"),
-        ("dp2+zero3", FLOAT32, _twice_the_rate, "roundings from AdamW's formula"),
-        ("dp2+zero2", FLOAT32, _no_clipping, "that the optimizer took is not that of clipped ones"),
-        ("dp2+zero1", BFLOAT16, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
-        ("dp2+zero2", FLOAT32, _embedding_of_rank_1_is_old, "copies of embedding.weight on rank"),
-        ("dp2+zero3", BFLOAT16, _norms_of_rank_1_are_old, "copies of "),
-    ],
-)
+@pytest.mark.parametrize(("layout", "changes", "plant", "what"), BEHIND)
 def test_behind_the_clock_what_it_does_wrong_is_wrong(
     layout: str, changes: dict[str, Any], plant: Callable[[Any], None], what: str
 ) -> None:
-    for verdict in run_ranks(2, after_timing, layout, changes, plant):
+    for verdict in WRONG_BEHIND(2, layout, changes, plant):
         assert what in str(verdict)
 
 
