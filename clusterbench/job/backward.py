@@ -328,16 +328,18 @@ def moments_of_backward(
         walk.alive += 0.0 if sharding.frees else of_layers
     in_chunks = "loss.parts" in forward
     without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
-    walk.mark("the loss", _head_at_loss(sharding, in_chunks))
+    head = sharding.head.gathered if sharding is not None else 0.0
+    walk.mark("the loss", head)
     walk.mark("the end of forward", _gathered_at_end(sharding, forward) + without_loss)
     walk.mark("the gather of the head", _at_gather_of_head(job, sharding, forward) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
-    walk.mark("the end of the last layer", _at_end_of_layers(job, sharding, forward, expert_parts))
+    coming = head * in_chunks  # behind the last layer
+    walk.mark("the end of the last layer", coming + _at_end_of_layers(job, sharding, forward, expert_parts))
     beside = without_loss if sharding is None else _at_last_product(job, sharding, forward, again)
-    walk.mark("the last product of a layer", beside)  # of plain weights computing it again takes more
+    walk.mark("the last product of a layer", coming + beside)  # of plain weights computing it again takes more
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
-    walk.alive += sharding.head.gathered if sharding is not None else 0.0
+    walk.alive += head
     in_norm = _in_last_norm(job, residual) + _fetched(walk, sharding)
     if in_chunks:
         _loss_in_chunks(walk, forward, weights, sharding, in_norm)
@@ -367,16 +369,14 @@ def _gathered_last(sharding: Sharding | None) -> float:
     return kept + sharding.layer[-1].gathered
 
 
-def _head_at_loss(sharding: Sharding | None, in_chunks: bool) -> float:
-    """A head that is a group of its own, at the loss; where it computes the loss its forward is not over."""
-    return 0.0 if sharding is None else sharding.head.gathered * (1 + in_chunks)
-
-
 def _gathered_at_end(sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """What came last through a gather: a head that is a group of its own, where it makes logits before the loss."""
-    if sharding is None or not sharding.head.gathered or "loss.logits" not in forward:
+    """What came last through a gather: a head that is a group of its own.
+
+    Where that computes the loss it is taken apart before, and the last layer is there as it came.
+    """
+    if sharding is None or not sharding.head.gathered:
         return _gathered_last(sharding)
-    return 2 * sharding.head.gathered
+    return 2 * sharding.head.gathered + sharding.layer[-1].gathered * ("loss.logits" not in forward)
 
 
 def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:

@@ -106,7 +106,8 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
     [
         ("total", "wide", "dp2+zero2", {}, {"seq_len": 64}),  # as it is taken apart, the last layer as it came
         ("total", "gqa", "dp2+zero3", {}, {"seq_len": 64}),  # as it is reduced
-        ("total", "gqa", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64}),  # as it came, and taken apart, at the loss
+        ("total", "gqa", "dp2+zero2", {"loss_chunks": 4}, {"seq_len": 64}),  # no more as it came, at the loss
+        ("total", "dense", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64, "dtype": "float32"}),
         ("total", "gqa", "dp2+zero2", {"recompute": "full"}, {"seq_len": 64, "global_batch_size": 2}),
         ("total", "gqa", "dp4+zero3", {"shard_group_size": 2}, {"seq_len": 64}),
         ("parameters", "gqa", "dp2-tp2+sp+zero2", {}, {}),
