@@ -380,11 +380,15 @@ def _gathered_at_end(sharding: Sharding | None, forward: Mapping[str, float]) ->
 
 
 def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """A head that is a group of its own: until it is taken apart the last layer is there as it came, but no logits."""
+    """A head that is a group of its own: until it is taken apart the last layer is there as it came, but no logits.
+
+    With +sp the head's input is gathered over tp behind it.
+    """
     if sharding is None or not sharding.head.gathered or "loss.logits" not in forward:
         return 0.0
-    logits = forward["loss.logits"] + _gathered_logits(job, forward)
-    return 2 * sharding.head.gathered + sharding.layer[-1].gathered - logits
+    to_come = forward["loss.logits"] + _gathered_logits(job, forward)
+    to_come += forward["head.input"] * (1 - 1 / job.layout.tp) * job.layout.sp
+    return 2 * sharding.head.gathered + sharding.layer[-1].gathered - to_come
 
 
 def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:

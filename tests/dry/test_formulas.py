@@ -105,6 +105,7 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
     ("what", "shape", "layout", "options", "changes"),
     [
         ("total", "wide", "dp2+zero2", {}, {"seq_len": 64}),  # as it is taken apart, the last layer as it came
+        ("total", "dense", "dp4-tp4+sp+zero2", {}, {"seq_len": 64, "dtype": "float32"}),  # before its input is
         ("total", "gqa", "dp2+zero3", {}, {"seq_len": 64}),  # as it is reduced
         ("total", "gqa", "dp2+zero2", {"loss_chunks": 4}, {"seq_len": 64}),  # no more as it came, at the loss
         ("total", "dense", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64, "dtype": "float32"}),
