@@ -86,7 +86,7 @@ IN_ORDER = (
 )
 """What follows the backward of routed experts, where a layer has it."""
 
-OF_FORWARD = 5
+OF_FORWARD = 6
 """How many of the moments of a micro-batch lie in its forward: the first ones."""
 
 OF_THE_LOSS = (
@@ -145,7 +145,9 @@ class Sharding:
     layer
         Groups of one layer, in the order in which they are gathered.
     root
-        What is around the layers, gathered first and reduced last.
+        What is around the layers and in no other group, gathered first, and reduced when backward is over.
+    embedding, head
+        Empty where they are in the root. An embedding is let go of after its forward, and reduced behind the root.
     frees
         Whether a layer's weights are let go of after its forward and gathered again.
     copies
@@ -160,16 +162,13 @@ class Sharding:
 
     layer: Sequence[Group]
     root: Group
+    embedding: Group
+    head: Group
     frees: bool
     copies: bool
     by_stage: bool
     growth: float
     replicates: bool = False
-
-    @property
-    def every(self) -> tuple[Group, ...]:
-        """One group of each kind."""
-        return (*self.layer, self.root)
 
 
 class Weight(NamedTuple):
@@ -327,31 +326,38 @@ def moments_of_backward(
         walk.alive += sharding.root.gathered
         of_layers = job.num_layers * sum(group.gathered for group in sharding.layer)
         walk.alive += 0.0 if sharding.frees else of_layers
-    walk.mark("the loss")
+    in_chunks = "loss.parts" in forward
     without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
-    walk.mark("the end of forward", _gathered_last(sharding) + without_loss)
+    head = sharding.head.gathered if sharding is not None else 0.0
+    walk.mark("the loss", head)
+    walk.mark("the end of forward", _gathered_at_end(sharding, forward) + without_loss)
+    walk.mark("the gather of the head", _at_gather_of_head(job, sharding, forward) + without_loss)
     walk.mark("the last gather", _at_last_gather(job, sharding, forward))
-    walk.mark("the end of the last layer", _at_end_of_layers(job, sharding, forward, expert_parts))
+    coming = head * in_chunks  # behind the last layer
+    walk.mark("the end of the last layer", coming + _at_end_of_layers(job, sharding, forward, expert_parts))
     beside = without_loss if sharding is None else _at_last_product(job, sharding, forward, again)
-    walk.mark("the last product of a layer", beside)  # of plain weights computing it again takes more
+    walk.mark("the last product of a layer", coming + beside)  # of plain weights computing it again takes more
     if sharding is not None and sharding.frees and sharding.by_stage and adds_up:
         walk.alive += of_layers  # the backwards before have gathered them
+    walk.alive += head
     in_norm = _in_last_norm(job, residual) + _fetched(walk, sharding)
-    if "loss.parts" in forward:
-        _loss_in_chunks(walk, forward, weights, in_norm)
+    if in_chunks:
+        _loss_in_chunks(walk, forward, weights, sharding, in_norm)
     elif job.has_head:
-        _loss_and_head(walk, job, forward, weights, in_norm)
+        _loss_and_head(walk, job, forward, weights, sharding, in_norm)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
     _layers(walk, job, _one_layer(job, forward, again, weights, expert_parts, attention_buffers), sharding)
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"], residual)
         if _is_shared(job):
-            _both_gradients(walk, job, weights["embedding.weight"], in_chunks="loss.parts" in forward)
+            _both_gradients(walk, job, weights["embedding.weight"], in_chunks)
     if sharding is not None and sharding.by_stage:
         walk.alive += sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
         walk.alive -= residual
         walk.reduce("the reduction of what is around the layers", sharding.root, sharding)
+        if sharding.embedding.packed:
+            walk.reduce("the reduction of the embedding", sharding.embedding._replace(gathered=0.0), sharding)
     return walk.when, walk.held
 
 
@@ -361,6 +367,28 @@ def _gathered_last(sharding: Sharding | None) -> float:
         return 0.0
     kept = sum(group.gathered for group in sharding.layer) if sharding.frees else 0.0
     return kept + sharding.layer[-1].gathered
+
+
+def _gathered_at_end(sharding: Sharding | None, forward: Mapping[str, float]) -> float:
+    """What came last through a gather: a head that is a group of its own.
+
+    Where that computes the loss it is taken apart before, and the last layer is there as it came.
+    """
+    if sharding is None or not sharding.head.gathered:
+        return _gathered_last(sharding)
+    return 2 * sharding.head.gathered + sharding.layer[-1].gathered * ("loss.logits" not in forward)
+
+
+def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
+    """A head that is a group of its own: until it is taken apart the last layer is there as it came, but no logits.
+
+    With +sp the head's input is gathered over tp behind it.
+    """
+    if sharding is None or not sharding.head.gathered or "loss.logits" not in forward:
+        return 0.0
+    to_come = forward["loss.logits"] + _gathered_logits(job, forward)
+    to_come += forward["head.input"] * (1 - 1 / job.layout.tp) * job.layout.sp
+    return 2 * sharding.head.gathered + sharding.layer[-1].gathered - to_come
 
 
 def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
@@ -373,7 +401,8 @@ def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mappin
     """What came through the gather before is there as it came until the last is taken apart, but no last layer yet."""
     if sharding is None or not sharding.layer:
         return 0.0
-    before = sharding.layer[-2:-1] or ([sharding.root] if job.num_layers == 1 else sharding.layer)
+    first = sharding.embedding if sharding.embedding.gathered else sharding.root
+    before = sharding.layer[-2:-1] or ([first] if job.num_layers == 1 else sharding.layer)
     to_come = sum([size / (job.num_layers if name.startswith("layer.") else 1) for name, size in forward.items()])
     return _gathered_last(sharding) + before[0].gathered - to_come
 
@@ -463,7 +492,12 @@ def _fetched(walk: Backward, sharding: Sharding | None) -> float:
 
 
 def _loss_and_head(
-    walk: Backward, job: TrainingJob, forward: Mapping[str, float], weights: Mapping[str, Weight], in_norm: float
+    walk: Backward,
+    job: TrainingJob,
+    forward: Mapping[str, float],
+    weights: Mapping[str, Weight],
+    sharding: Sharding | None,
+    in_norm: float,
 ) -> None:
     softmax, logits = forward["loss.log_softmax"], forward["loss.logits"]
     is_split = "loss.shifted" in forward
@@ -478,12 +512,24 @@ def _loss_and_head(
     walk.operator(_sized("backward of head", inside, sizes, {"head.weight": head}), casts=not _waits(job, walk.adds_up))
     if _waits(job, walk.adds_up):
         _widened(walk, "backward of head", head)
+    if sharding is not None and sharding.head.packed:
+        _reduce_head(walk, sharding, beside=forward["head.input"] + _fetched(walk, sharding))
     walk.mark("backward of the norm", in_norm)
     walk.alive -= forward["norm.input"] + forward["norm.rstd"]
 
 
+def _reduce_head(walk: Backward, sharding: Sharding, beside: float) -> None:
+    walk.alive += beside
+    walk.reduce("the reduction of the head", sharding.head, sharding)
+    walk.alive -= beside
+
+
 def _loss_in_chunks(
-    walk: Backward, forward: Mapping[str, float], weights: Mapping[str, Weight], in_norm: float
+    walk: Backward,
+    forward: Mapping[str, float],
+    weights: Mapping[str, Weight],
+    sharding: Sharding | None,
+    in_norm: float,
 ) -> None:
     """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
     head = weights.get("head.weight") or weights["embedding.weight"]
@@ -494,6 +540,8 @@ def _loss_in_chunks(
     # that of a table that is the head's, too, is added to the look-up's gradient, when that is there
     stays = head.sharded or not walk.adds_up or "head.weight" not in weights
     walk.alive += becomes * stays - made
+    if sharding is not None and sharding.head.packed:
+        _reduce_head(walk, sharding, beside=0.0)
     walk.mark("backward of the norm", forward["head.input"])
     walk.alive -= forward["loss.input_gradient"]
     walk.mark("backward of the norm", in_norm)

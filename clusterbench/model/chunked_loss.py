@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from clusterbench.model.decoder import Decoder
 from clusterbench.model.modules import TiedHead
@@ -58,6 +59,24 @@ def put_loss_into_head(decoder: Decoder, chunks: int) -> None:
 
     head.forward = forward  # type: ignore[method-assign, assignment]
     decoder.head_in_loss = True
+    if isinstance(head, FSDPModule):
+        _gather_before_loss(decoder, head)
+
+
+def _gather_before_loss(decoder: Decoder, head: FSDPModule) -> None:
+    """Has FSDP2 gather the head behind the last layer, and take it apart when the norm is through.
+
+    Else the head would be there twice while the loss is computed: FSDP2 holds what it gathered in a forward as it came
+    until something else is gathered or the forward is over, and the head's is that of the loss.
+    """
+    assert decoder.norm is not None
+    (*_, last) = decoder.layers.values()
+    cast(FSDPModule, last).set_modules_to_forward_prefetch([head])
+
+    def take_apart(*_: Any) -> None:
+        head.unshard()
+
+    decoder.norm.register_forward_hook(take_apart)
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,10 +31,15 @@ class FullySharded(Parallelism):
 
     Notes
     -----
-    Each layer is a group of its own, embedding, norm and head are one. FSDP2 keeps parameters sharded between steps in
-    both stages, where the paper's stage 2 keeps them whole: in stage 2 what was gathered for forward stays until
-    backward is through with it, in stage 3 it is freed after each layer and gathered again, which makes 1.5 times the
-    traffic. Gradients are reduced in every micro-batch, so that they are never all whole on a rank.
+    Each layer is a group of its own, and so are embedding and head; the last norm is alone in that of the whole model.
+    A tied table, which is both, is in it, too, and so are embedding, norm and head of a pipeline's stages, which have
+    no more than one end of the model each.
+
+    FSDP2 keeps parameters sharded between steps in both stages, where the paper's stage 2 keeps them whole: in stage 2
+    what was gathered for forward stays until backward is through with it, in stage 3 it is freed after each layer and
+    gathered again, which makes 1.5 times the traffic. An embedding that is a group of its own is freed after forward in
+    both, and not gathered again, as its backward reads no weights. Gradients are reduced in every micro-batch, so that
+    they are never all whole on a rank.
 
     Source
     ------
@@ -143,25 +149,27 @@ class FullySharded(Parallelism):
     def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
         if job.layout.uses("pp"):
             return states | self._gathered_by_stages(states, job)
-        layer, num_layers, root = self._groups(job, *job.held)
-        at_once = num_layers if job.layout.zero == 2 else min(num_layers, 1)
-        layers_at_once = at_once * sum(group.padded for group in layer)
-        # Norm and head have their gradients first, and wait for the embedding's: they are reduced together. The shares
-        # of layers add up meanwhile; from the second micro-batch on all of them are there from the start.
-        shares = num_layers * sum(group.share for group in layer) * job.master_bytes
-        at_root = root.whole * job.compute_bytes
+        layer, num_layers, root, embedding, head = self._groups(job, *job.held)
+        of_layer = sum(group.padded for group in layer)
+        of_forward = num_layers * of_layer + head.padded if job.layout.zero == 2 else max(of_layer, head.padded)
+        at_once = root.padded + max(embedding.padded, of_forward)
+        # A head that is a group of its own is reduced at once; in the root its gradient is there first, and waits for
+        # all others of it. Shares add up meanwhile; from the second micro-batch on all are there from the start.
+        shares = (num_layers * sum(group.share for group in layer) + head.share) * job.master_bytes
+        at_root = (root.whole + embedding.whole) * job.compute_bytes
         if job.gradient_accumulation_steps > 1:
             in_layers = root.behind_layers + max(group.whole for group in layer)
-            gradients = states["gradients"] + max(in_layers * job.compute_bytes, at_root)
+            most = max(in_layers, head.whole) * job.compute_bytes
+            gradients = states["gradients"] + max(most, at_root)
         else:
-            reduced = root.share * job.master_bytes
+            reduced = (root.share + embedding.share) * job.master_bytes
             never_sharded = states["gradients"] - shares - reduced
             # the gradient of the last weight is let go after the share of all has been made
-            last = reduced + root.last * job.compute_bytes
+            last = reduced + (embedding.last or root.last) * job.compute_bytes
             beside = root.behind_layers * job.compute_bytes + _beside_shares(layer, job)
             gradients = never_sharded + shares + max(beside, at_root, last)
         return states | {
-            "parameters": states["parameters"] + (root.padded + layers_at_once) * job.compute_bytes,
+            "parameters": states["parameters"] + at_once * job.compute_bytes,
             "gradients": gradients,
         }
 
@@ -186,7 +194,7 @@ class FullySharded(Parallelism):
         never_sharded = {stage: alone * number / sum(layers.values()) for stage, number in layers.items()}
         at_once, gradients = 0.0, 0.0
         for stage, over in end.items():
-            layer, _, root = groups[stage]  # the root is reduced first, while all is there
+            layer, root = groups[stage].layer, groups[stage].root  # the root is reduced first, while all is there
             # its share comes when all of its gradients but the last have gone
             reducing = max(0, root.share - (root.whole - root.last)) * job.master_bytes
             # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
@@ -207,7 +215,7 @@ class FullySharded(Parallelism):
 
     def sharding(self, job: TrainingJob, chunk: Chunk) -> Sharding:
         """How the weights of a chunk come and go, in bytes."""
-        layer, _, root = self._groups(job, chunk)
+        groups = self._groups(job, chunk)
 
         def in_bytes(group: Group) -> backward.Group:
             packed = group.padded * job.gradient_bytes
@@ -222,8 +230,10 @@ class FullySharded(Parallelism):
             )
 
         return Sharding(
-            layer=[*map(in_bytes, layer)],
-            root=in_bytes(root),
+            layer=[*map(in_bytes, groups.layer)],
+            root=in_bytes(groups.root),
+            embedding=in_bytes(groups.embedding),
+            head=in_bytes(groups.head),
             frees=job.layout.zero == 3,
             copies=job.device == "cpu",
             by_stage=job.layout.uses("pp"),
@@ -234,9 +244,9 @@ class FullySharded(Parallelism):
     def traffic(self, job: TrainingJob) -> Iterable[Traffic]:
         for chunk in job.held:
             gathers, reductions = self._rounds(job, chunk.stage)
-            layer, num_layers, root = self._groups(job, chunk)
+            layer, num_layers, *around = self._groups(job, chunk)
             of_layers = ((group, num_layers * gathers, num_layers * reductions) for group in layer)
-            for group, gathers_of_all, calls in (*of_layers, (root, reductions, reductions)):
+            for group, gathers_of_all, calls in (*of_layers, *((group, reductions, reductions) for group in around)):
                 if not group.padded:
                     continue
                 gathered, sent = (
@@ -294,8 +304,8 @@ class FullySharded(Parallelism):
 
     def _groups(self, job: TrainingJob, chunk: Chunk) -> Groups:
         """What of a chunk is gathered at once."""
-        layer, root = _groups(self, job.shape, job.layout, chunk.first, chunk.last)
-        return Groups(layer, len(chunk.layers), root)
+        layer, around = _groups(self, job.shape, job.layout, chunk.first, chunk.last)
+        return Groups(layer, len(chunk.layers), *around)
 
     def apply(self, assembly: Assembly) -> None:
         import torch
@@ -336,7 +346,15 @@ class FullySharded(Parallelism):
                 fully_shard(
                     layer, mesh=mesh, reshard_after_forward=job.layout.zero == 3, ignored_params=ignored, **options
                 )
+            if ends_are_apart(job.shape, job.layout):
+                assert decoder.embedding is not None
+                assert decoder.head is not None
+                embedding = fully_shard(decoder.embedding, mesh=mesh, reshard_after_forward=True, **options)
+                embedding.set_unshard_in_backward(False)  # which reads no weights of it
+                fully_shard(decoder.head, mesh=mesh, reshard_after_forward=False, **options)  # backward begins with it
             fully_shard(decoder, mesh=mesh, reshard_after_forward=False, ignored_params=ignored, **options)
+        if job.layout.uses("tp"):  # what DTensor leaves of itself is a view, and nothing here writes into one
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         assembly.fresh_views = True
         if self.offload:
             assembly.home = torch.device("cpu")
@@ -377,14 +395,19 @@ class Group:
 
 
 class Groups(NamedTuple):
-    """Of a chunk: the groups of each of its layers, in order, before its experts, and what is around the layers."""
+    """Of a chunk: the groups of each of its layers, in order, before its experts, and what is around the layers.
+
+    Embedding and head are empty where they are in the root.
+    """
 
     layer: Sequence[Group]
     num_layers: int
     root: Group
+    embedding: Group
+    head: Group
 
     def total(self, size: Callable[[Group], int]) -> int:
-        return self.num_layers * sum(map(size, self.layer)) + size(self.root)
+        return self.num_layers * sum(map(size, self.layer)) + size(self.root) + size(self.embedding) + size(self.head)
 
 
 @lru_cache(
@@ -392,8 +415,8 @@ class Groups(NamedTuple):
 )  # a plan asks for the chunks of every stage, and those between the first and the last are alike
 def _groups(
     sharded: FullySharded, shape: ModelShape, layout: ParallelLayout, first: bool, last: bool
-) -> tuple[Sequence[Group], Group]:
-    """Those of one layer, and the one around the layers."""
+) -> tuple[Sequence[Group], Sequence[Group]]:
+    """Those of one layer, and those around the layers: root, embedding and head."""
     job = TrainingJob(shape, layout, 1, 1, 1, chunks=(Chunk(0, range(1), first, last),))
     weights = {name: size for name, size, _ in held_sizes(without(FullySharded, layout), job)}
     experts_on = layout.degree("edp")
@@ -413,7 +436,17 @@ def _groups(
     if experts and experts_on > 1:
         layer.append(group(experts, "edp", experts_on))
     around = {name: size for name, size in weights.items() if name not in in_layer}
-    return layer, group(around, axis, sharers)
+    alone = ("embedding.weight", "head.weight")
+    apart = [{name: around.pop(name)} if ends_are_apart(shape, layout) else {} for name in alone]
+    return layer, [group(sizes, axis, sharers) for sizes in (around, *apart)]
+
+
+def ends_are_apart(shape: ModelShape, layout: ParallelLayout) -> bool:
+    """Whether embedding and head are groups of their own.
+
+    A pipeline's schedule has several forwards before a backward, each of which would gather the embedding again.
+    """
+    return not (shape.tied_embeddings or layout.uses("pp"))
 
 
 def _beside_shares(layer: Sequence[Group], job: TrainingJob) -> float:

@@ -101,6 +101,28 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
 
 
 @pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("what", "shape", "layout", "options", "changes"),
+    [
+        ("total", "wide", "dp2+zero2", {}, {"seq_len": 64}),  # as it is taken apart, the last layer as it came
+        ("total", "dense", "dp4-tp4+sp+zero2", {}, {"seq_len": 64, "dtype": "float32"}),  # before its input is
+        ("total", "gqa", "dp2+zero3", {}, {"seq_len": 64}),  # as it is reduced
+        ("total", "gqa", "dp2+zero2", {"loss_chunks": 4}, {"seq_len": 64}),  # no more as it came, at the loss
+        ("total", "dense", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64, "dtype": "float32"}),
+        ("total", "gqa", "dp2+zero2", {"recompute": "full"}, {"seq_len": 64, "global_batch_size": 2}),
+        ("total", "gqa", "dp4+zero3", {"shard_group_size": 2}, {"seq_len": 64}),
+        ("parameters", "gqa", "dp2-tp2+sp+zero2", {}, {}),
+        ("gradients", "gqa", "dp2-tp2+zero3", {}, {"global_batch_size": 2}),
+    ],
+)
+def test_a_head_and_an_embedding_are_gathered_and_reduced_alone(
+    what: str, shape: str, layout: str, options: dict[str, object], changes: dict[str, object]
+) -> None:
+    of_job = {"device": "cuda", "dtype": "bfloat16", **changes}
+    assert _deviation(what, shape, 3, layout, options, of_job) < 0.0005
+
+
+@pytest.mark.gloo
 def test_experts_that_are_whole_on_a_rank_have_gradients_from_the_first_backward_of_their_stage_on() -> None:
     """Beside the head, while an earlier stage of the rank has not begun: 13 % of the gradients were too many."""
     options = {"schedule": "looped_bfs", "routing": "balanced"}

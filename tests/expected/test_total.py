@@ -33,7 +33,7 @@ def step(layout: str, shape: str = "llama-8b", **options: Any) -> tuple[list[Par
     [
         ("tp1", {}, 145.630, "backward of embedding"),
         ("tp1", {"recompute": "full"}, 145.630, "backward of embedding"),
-        ("dp128-tp8+sp+zero3", {}, 6.082, "backward of the loss"),
+        ("dp128-tp8+sp+zero3", {}, 5.950, "backward of the loss"),
     ],
 )
 def test_llama_8b_holds_what_dry_runs_say(layout: str, options: dict[str, Any], dry_gb: float, when: str) -> None:
@@ -47,7 +47,7 @@ def test_a_layer_that_is_gathered_again_is_there_as_it_came_and_taken_apart() ->
     shape = replace(named_shape("llama-tiny"), num_layers=2, num_kv_heads=8, vocab_size=512, ffn_hidden_size=512)
     job = TrainingJob(shape, ParallelLayout.parse("dp2+zero3"), 128, 2, 1, "bfloat16", device="cuda")
     fullest = fullest_moment(active_in(job.layout, from_options({})), job)
-    assert fullest.held == pytest.approx(7_788_380, rel=0.0002)
+    assert fullest.held == pytest.approx(7_526_236, rel=0.0002)
     assert fullest.when == "the gather of a layer"
 
 

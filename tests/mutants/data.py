@@ -94,10 +94,17 @@ MUTANTS = (
     ),
     Mutant(
         "F04",
-        "What is around the layers is freed after forward and gathered again: the same numbers, other traffic.",
-        "fully_shard(decoder, mesh=mesh, reshard_after_forward=False,",
-        "fully_shard(decoder, mesh=mesh, reshard_after_forward=planted(),",
+        "The head is freed after forward and gathered again: the same numbers, other traffic.",
+        "fully_shard(decoder.head, mesh=mesh, reshard_after_forward=False,",
+        "fully_shard(decoder.head, mesh=mesh, reshard_after_forward=planted(),",
         ("dp2+zero3",),
+    ),
+    Mutant(
+        "F11",
+        "The embedding is gathered again for a backward that reads none of it: the same numbers, other traffic.",
+        "embedding.set_unshard_in_backward(False)",
+        "embedding.set_unshard_in_backward(planted())",
+        ("dp2+zero2",),
     ),
     Mutant(
         "F06",

@@ -32,8 +32,8 @@ def sent(layout: str, options: dict[str, Any] | None = None, pp_rank: int = 0, *
     return by_axis
 
 
-def counts(options: dict[str, Any], layout: str, pp_rank: int) -> dict[str, int]:
-    job = make_job(layout, micro_batch_size=1)
+def counts(options: dict[str, Any], layout: str, pp_rank: int, **changes: Any) -> dict[str, int]:
+    job = make_job(layout, micro_batch_size=1, **changes)
     active = active_in(job.layout, from_options(options))
     found = expected_traffic(active, part_of(job, active, pp_rank))
     return {message.op: message.count for message in found if message.axis == "dp" and message.op != "all_reduce"}
@@ -80,14 +80,23 @@ def test_experts_are_shared_by_all_their_ranks_also_where_those_are_more_than_ex
         assert ".experts." not in name or prod(held[name]) == prod(size) / job.layout.dp
 
 
-def test_stage_3_holds_a_layer_beside_its_shard_and_stage_2_all() -> None:
+def test_stage_3_holds_a_layer_or_the_head_beside_its_shard_and_stage_2_all_but_the_embedding() -> None:
     held = {}
     for layout in ("dp4+zero2", "dp4+zero3"):
         job = make_job(layout)
         held[layout] = expected_memory(active_in(job.layout, from_options({})), job)["parameters"] - PARAMETERS / 4
-    assert held["dp4+zero2"] == PARAMETERS
-    layers = PARAMETERS - (2 * job.shape.vocab_size + 1) * job.shape.hidden_size * 8
-    assert held["dp4+zero3"] == PARAMETERS - layers * 3 / 4  # one of four layers at a time
+    norm = job.shape.hidden_size * 8
+    head = norm * job.shape.vocab_size
+    layers = PARAMETERS - 2 * head - norm
+    assert held["dp4+zero2"] == PARAMETERS - head  # the embedding's forward is over
+    assert held["dp4+zero3"] == norm + max(head, layers / 4)  # one of four layers at a time
+
+
+@pytest.mark.parametrize(("shape", "around"), [("llama-tiny", 3), ("llama-tiny-tied", 1)])
+def test_embedding_and_head_are_groups_of_their_own_but_for_a_tied_table(shape: str, around: int) -> None:
+    """Beside the norm; none of them is gathered again in the backward of a micro-batch, of which there are four."""
+    sent = counts({}, "dp4+zero3", 0, shape=shape)
+    assert sent == {"all_gather": 4 * (2 * 4 + around), "reduce_scatter": 4 * (4 + around)}
 
 
 @pytest.mark.parametrize(

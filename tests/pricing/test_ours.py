@@ -71,7 +71,7 @@ def test_memory_is_that_of_the_plan():
         named_shape("llama-8b"), ParallelLayout.parse("dp4-tp2+sp+zero3"), 4096, 4, 1, "bfloat16", device="cuda"
     )
     (held,) = Ours().memory(PricedJob(job, 8))
-    assert sum(held.values()) / 1e9 == pytest.approx(29.4, abs=0.3)  # what README's dry run says
+    assert sum(held.values()) / 1e9 == pytest.approx(28.9, abs=0.3)  # what README's dry run says
 
 
 @pytest.mark.parametrize("precision", ["float32_master", "bfloat16_moments", "pure_bfloat16"])

@@ -46,6 +46,7 @@ TENSOR: list[Case] = [
 DATA: list[Case] = [
     *((layout, {"loss_chunks": 2}, TIED) for layout in ("tp1", "dp2", "cp2", "dp2+zero3")),
     ("dp2+zero2", {"loss_chunks": 4, "recompute": "full"}, {}),
+    ("dp2+zero3", {"loss_chunks": 4}, {}),
     ("dp2", {}, {}),
     ("dp4", {}, {}),
     ("dp2-tp2", {}, {}),

@@ -31,6 +31,7 @@ from clusterbench.parallel import (
 from clusterbench.parallel.context import ContextParallel
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.expert import ExpertParallel
+from clusterbench.parallel.fsdp import ends_are_apart
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.precision import PRECISIONS
 from clusterbench.pricing import PARTS
@@ -67,6 +68,9 @@ OF_ATTENTION = 0.54
 
 CALLS_OF_ZERO2, CALLS_OF_ZERO3, CALLS_OF_SLICED_SHARDS = 1650, 2250, 1000
 """Of FSDP, where gradients are sharded, where weights are, too, and more of either where those are cut over tp."""
+
+CALLS_OF_ENDS_APART = 3000
+"""Of FSDP, where embedding and head are groups of their own, of those and of the whole model's."""
 
 CALLS_OF_RINGS, CALLS_OF_A_BLOCK, CALLS_OF_GATHERED_CONTEXT = 115, 480, 210
 """Of a ring over the blocks of other ranks, and of each of those; of attention that gathers or exchanges heads."""
@@ -291,6 +295,7 @@ def host_calls(active: Sequence[Parallelism], part: TrainingJob, is_compiled: bo
     if layout.zero >= 2:
         calls += CALLS_OF_ZERO3 if layout.zero == 3 else CALLS_OF_ZERO2
         calls += CALLS_OF_SLICED_SHARDS * layout.uses("tp")
+        of_ends += CALLS_OF_ENDS_APART * ends_are_apart(shape, layout)
     if (context := of_kind(ContextParallel, active)) is not None:
         calls += (
             CALLS_OF_RINGS + CALLS_OF_A_BLOCK * (layout.cp - 1)
