@@ -206,6 +206,18 @@ def test_buckets_of_another_size_are_found(buckets: int, options: dict[str, str]
     assert str(difference) == f"axis dp on rank 0: counted {plural(buckets, 'collective')}, and the formula has 2"
 
 
+def test_a_run_of_an_earlier_version_is_held_against_its_own_plan():
+    """FSDP had one group around the layers until 2026-11-30: as many bytes in fewer collectives, as its plans say."""
+    case, key = case_of("dp2+zero3"), "collectives[axis=dp]"
+    joined = ("all_gather", "reduce_scatter")
+    earlier = [[replace(m, count=m.count - 2) if m.op in joined else m for m in rank] for rank in honest(case)]
+    calls = sum(moved.count for moved in earlier[0])
+    planned = replace(case, expected={**case.expected, key: replace(case.expected[key], value=calls)})
+    assert found(planned, earlier) == []
+    (said,) = found(planned, honest(case))
+    assert said == f"axis dp on rank 0: counted {calls + 4} collectives, and the formula has {calls}"
+
+
 def test_a_barrier_within_the_step_is_found():
     case = case_of("dp2")
     (said,) = found(case, [[*of_rank, Moved("dp", "barrier", 1, 0, 0.0)] for of_rank in honest(case)])
