@@ -173,9 +173,10 @@ def _in_fewer_bytes(advice: Advice) -> str:
 
 def _batch(best: Candidate) -> str:
     job = best.priced.job
+    where = f" on each of {job.layout.dp} dp ranks" if job.layout.dp > 1 else ""
     return (
         f"2. Which batch: micro-batches of {job.micro_batch_size} x {job.seq_len:,} tokens, "
-        f"{job.gradient_accumulation_steps} of them a step on each of {plural(job.layout.dp, 'dp rank')}."
+        f"{job.gradient_accumulation_steps} of them a step{where}."
     )
 
 

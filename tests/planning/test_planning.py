@@ -376,7 +376,7 @@ def test_a_plan_for_a_card_says_which_training_cases_fit(tmp_path):
 
 
 def test_ranks_that_share_a_card_have_to_fit_together_and_one_that_runs_alone_by_itself(tmp_path):
-    """Four ranks of 42.5 GB on one of 48 GB were said to fit, and of one with nothing sent nothing was said."""
+    """Four ranks of 41.5 GB on one of 48 GB were said to fit, and of one with nothing sent nothing was said."""
     path = tmp_path / "s.yaml"
     step = "{benchmark: train_step, shape: llama-8b, dtype: bfloat16, seq_len: 4096, layouts: [dp8+zero3]"
     path.write_text(HEAD + f"  - {step}}}\n  - {step}, communication: fake}}\n")
@@ -384,8 +384,8 @@ def test_ranks_that_share_a_card_have_to_fit_together_and_one_that_runs_alone_by
     fits = [" ".join(line.split()) for line in shown.splitlines() if "fit" in line]
     assert fits[:3] == [
         "# memory is predicted of 2 training cases: fits 1, close 0, does not fit 1",
-        "train_step/1n8/dp8+zero3 4 x 42.5 does not fit, 122.2 GB too much",
-        "rank_step/1n1/dp8+zero3 42.5 fits, 5.5 GB left",
+        "train_step/1n8/dp8+zero3 4 x 41.5 does not fit, 118.0 GB too much",
+        "rank_step/1n1/dp8+zero3 41.5 fits, 6.5 GB left",
     ]
 
 
