@@ -1,7 +1,8 @@
 """Dry runs and formulas beside what one NVIDIA H200 held, where ranks that shared it sent to one another over NCCL.
 
 ``clusterbench run suites/one_gpu_ranks.yaml --gpus-per-node 1 --ranks-per-gpu 4``, torch 2.11.0, NCCL 2.28.9, on
-2026-11-26: docs/measurements.md. A dry run needs no GPU.
+2026-11-26: docs/measurements.md. A dry run needs no GPU. Steps with zero2 and zero3 are not among them: FSDP had one
+group around the layers then and has three now, which no card has held yet.
 """
 
 from __future__ import annotations
@@ -47,10 +48,6 @@ ALONE = (512, 4, 2)
 ON_AN_H200 = [
     Held("dp2", (23_061_488,)),
     Held("dp2+zero1", (18_863_012,)),
-    Held("dp2+zero2", (14_663_664,)),
-    Held("dp2+zero3", (13_088_752,)),
-    Held("dp2+zero3", (4_690_772,), {"offload": True}),
-    Held("dp4+zero3", (13_376_728,), {"shard_group_size": 2}),
     Held("tp2", (12_121_224,)),
     Held("tp2+sp", (11_971_464,)),
     Held("cp2", (20_982_464,), {"context": "ring"}),
@@ -75,7 +72,7 @@ DRAWN = some_of(ON_AN_H200, str)
 
 
 @pytest.mark.gloo
-@pytest.mark.timeout(900)  # all 25 ranks: 45 s of two free cores
+@pytest.mark.timeout(900)  # all 21 ranks: 45 s of two free cores
 def test_a_dry_run_holds_what_the_card_held() -> None:
     held = {
         DryTask(Ours(), each.job, from_options(each.options), "megatron", rank): (each, size_bytes)
@@ -94,7 +91,7 @@ def test_a_dry_run_holds_what_the_card_held() -> None:
 def test_a_formula_is_within_three_tenths_of_a_percent_or_says_nothing(each: Held) -> None:
     active = active_in(each.job.layout, from_options(each.options))
     if TOTAL in not_predicted(each.job, active):
-        unknown = ({"offload": True}, {"schedule": "zbv"}, {"attention_backend": "math"})
+        unknown = ({"schedule": "zbv"}, {"attention_backend": "math"})
         assert each.options in unknown or each.dtype != "bfloat16"
         return
     for rank, size_bytes in enumerate(each.total_bytes):
