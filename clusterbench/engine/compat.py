@@ -259,6 +259,14 @@ def begin_sharding(root: torch.nn.Module) -> None:
     root._get_fsdp_state()._lazy_init()  # type: ignore[operator]
 
 
+def let_groups_return_views() -> None:
+    """From here on FSDP says nothing of groups that return views: it warns of writing into one, which none does here.
+
+    For the whole process: it warns in each forward, where a filter of its own would cost every step.
+    """
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+
+
 def accumulated_gradients(module: torch.nn.Module) -> Iterator[Tensor]:
     """Gradients that FSDP2 keeps beside the parameters of a module until it reduces them, in the precision of that.
 

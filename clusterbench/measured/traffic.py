@@ -9,7 +9,7 @@ from math import inf
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.formulas.collectives import RECV
 from clusterbench.job.passes import Moved
-from clusterbench.types import VOID, Case, Metric, split_key
+from clusterbench.types import VOID, Case, Metric, metric_key, split_key
 from clusterbench.units import format_value
 from clusterbench.words import plural
 
@@ -136,7 +136,7 @@ def _of_rank(rank: int, axis: str, sent: Sequence[Moved], formula: float) -> Dif
 
 def _more_planned(case: Case, formulas: StepFormulas, axis: str) -> float:
     """Collectives that the plan has beyond the formulas: it may be of an earlier version, whose step sent others."""
-    planned = case.expected.get(f"{CALLS}[axis={axis}]")
+    planned = case.expected.get(metric_key(CALLS, axis=axis))
     if planned is None or formulas.job.layout.uses("pp"):
         return 0.0
     return planned.value - sum(count for (along, _), count in formulas.calls[0].items() if along == axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -311,6 +310,7 @@ class FullySharded(Parallelism):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+        from clusterbench.engine.compat import let_groups_return_views
         from clusterbench.model.assembly import COMPUTE_DTYPES, gradient_dtype, master_dtype
 
         job, grid = assembly.job, assembly.grid
@@ -353,8 +353,8 @@ class FullySharded(Parallelism):
                 embedding.set_unshard_in_backward(False)  # which reads no weights of it
                 fully_shard(decoder.head, mesh=mesh, reshard_after_forward=False, **options)  # backward begins with it
             fully_shard(decoder, mesh=mesh, reshard_after_forward=False, ignored_params=ignored, **options)
-        if job.layout.uses("tp"):  # what DTensor leaves of itself is a view, and nothing here writes into one
-            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+        if job.layout.uses("tp"):  # what DTensor leaves of itself is a view
+            let_groups_return_views()
         assembly.fresh_views = True
         if self.offload:
             assembly.home = torch.device("cpu")
