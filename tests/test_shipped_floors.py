@@ -48,7 +48,7 @@ UNKNOWN = "NVIDIA L41S"
 
 TRAINING = {"cp_scale", "ep_scale", "input_pipeline", "layouts_5d", "memory_savings", "rank_order", "sp_scale"}
 ONE_GPU = {"one_gpu", "one_gpu_ceilings", "one_gpu_fake", "one_gpu_memory", "one_gpu_ranks", "one_gpu_smoke"}
-WITHOUT = TRAINING | ONE_GPU | {"calibrate", "faults", "mpi", "nccl_tuning", "storage"}
+WITHOUT = TRAINING | ONE_GPU | {"calibrate", "embedding", "faults", "mpi", "nccl_tuning", "storage"}
 
 
 @cache

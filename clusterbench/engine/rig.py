@@ -234,7 +234,7 @@ class Rig:
         WrongResult
             As :meth:`expect_equal`.
         """
-        return self._evidence(what, got.numel(), _compared(got, pieces))
+        return self.expect_stretches(what, got.numel(), _compared(got, pieces))
 
     def expect_equal(self, what: str, got: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
         """Compares every element, and counts and locates those that differ.
@@ -249,12 +249,25 @@ class Rig:
             With count, first index, both values, rank and host.
         """
         pairs = [(0, got.flatten(), expected.expand_as(got).flatten())]
-        return self._evidence(what, got.numel(), pairs)
+        return self.expect_stretches(what, got.numel(), pairs)
 
-    def _evidence(
+    def expect_stretches(
         self, what: str, numel: int, pairs: Iterable[tuple[int, torch.Tensor, torch.Tensor]]
     ) -> dict[str, float]:
-        """From (index of the first element, what was got, what was expected) of consecutive stretches."""
+        """Compares every element of an array that comes in consecutive stretches.
+
+        Parameters
+        ----------
+        numel
+            Of the whole array.
+        pairs
+            Index of a stretch's first element, what was got and what was expected, both flat.
+
+        Raises
+        ------
+        WrongResult
+            As :meth:`expect_equal`.
+        """
         wrong, first = 0, ""
         for start, got, expected in pairs:
             differs = (got != expected) | got.isnan() if got.is_floating_point() else got != expected
