@@ -17,6 +17,7 @@ OPTIONS = {
     "matmul": {"sizes": (64,)},
     "cpu_memory": {"size": 4096},
     "link_matrix": {"size": 4096, "between": "ranks", "pair_iterations": 2, "pair_warmup": 1},
+    "embedding_lookup": {"num_rows": 50, "width": 4, "lookups": (20,), "duplicates": "removed"},
     "file_io": {"size": 65536, "block": 65536},
     "small_files": {"files": 3},
     "checkpoint": {"size": 65536},

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch compiles on a CPU"),
 ]
 
-CASES = {"smoke": 27, "ladder": 15, "ranks": 18, "fake": 4}
+CASES = {"smoke": 28, "ladder": 15, "ranks": 18, "fake": 4}
 DRAWN = some_of([*CASES], str)
 ONLY_ON_GPUS = {"device_copy", "host_copy", "peer_copy", "nccl_transport"}
 

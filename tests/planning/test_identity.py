@@ -34,7 +34,7 @@ RECORDED = {
     "one_gpu_fake": ((4, "c62b7d840f782287"), (6, "6b04070e9c13d3b1")),
     "one_gpu_memory": ((3, "a833320a297fa6fe"), (18, "94c26346d89a4746")),
     "one_gpu_ranks": ((18, "37ebc4102c66bf72"), (33, "bd3e55b45145ea27")),
-    "one_gpu_smoke": ((27, "cb45f30a77af7e79"), (68, "b4120af0159af4e9")),
+    "one_gpu_smoke": ((28, "7b267f3fc907e1f6"), (70, "c40551bc8018e3b7")),
     "pp_schedules": ((16, "c85a2678ef4317e2"), (48, "0fdbed3fba14b860")),
     "pp_vs_zero3": ((8, "da226a6de6830fd2"), (32, "75b1d00a9cd7e682")),
     "rank_order": ((4, "80224cb7f736d30a"), (12, "bad503538c76a107")),
