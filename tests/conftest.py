@@ -92,8 +92,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draws cells of tests that are marked as a matrix, and puts tests that run alone first."""
+    """Draws cells of matrices and tests that run in turn, and puts tests that run alone first."""
     left_out = share.left_out(item.nodeid for item in items if item.get_closest_marker("matrix"))
+    left_out |= share.left_out_in_turn([item.nodeid for item in items if item.get_closest_marker("in_turn")])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = alone_first(item for item in items if item.nodeid not in left_out)
 

@@ -1,4 +1,4 @@
-"""Which cells of a large matrix of tests run: all of them, or with ``--share 1/3`` a third, drawn by the commit.
+"""Which cells of large matrices, and of tests that take long, run: all, or a share of them, drawn by the commit.
 
 Each commit draws others, so that all have run after some, and a defect in one does not stay; ``tox -e every`` runs all.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 Cell = TypeVar("Cell")
+OF_TESTS_IN_TURN = 4
+"""Times the share of cells: there are fewer of these tests, and each stands for itself."""
 
 _ROOT = Path(__file__).parents[1]
 
@@ -70,6 +72,11 @@ def left_out(tests: Iterable[str]) -> set[str]:
     return {name for cells in by_function.values() for name in {*cells} - {*some_of(cells, str)}}
 
 
+def left_out_in_turn(tests: Sequence[str]) -> set[str]:
+    """Of tests that run in turn those that do not."""
+    return {*tests} - {*first_drawn(tests, str, min(Fraction(1), OF_TESTS_IN_TURN * share), seed)}
+
+
 def first_drawn(cells: Sequence[Cell], name: Callable[[Cell], str], of_all: Fraction, by: str) -> list[Cell]:
     """A share of them, drawn by a text: the same text draws the same ones on every machine."""
 
@@ -83,4 +90,6 @@ def told() -> str:
     """What the end of the tests' output says of it."""
     if share == 1:
         return ""
-    return f"{share} of the cells of large matrices ran, drawn by commit {seed[:12]}; --share 1 runs all"
+    in_turn = min(Fraction(1), OF_TESTS_IN_TURN * share)
+    of_tests = f" and {in_turn} of the tests that run in turn" if in_turn < 1 else ""
+    return f"{share} of the cells of large matrices{of_tests} ran, drawn by commit {seed[:12]}; --share 1 runs all"

@@ -99,6 +99,7 @@ def test_a_loss_that_is_not_divided_by_the_micro_batches_is_wrong_in_both_dtypes
     assert verdict.causes["bfloat16"].startswith("dp2 does not compute what one rank computes: ")
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_defect_that_only_sends_more_is_killed_by_the_diagnosis_of_traffic() -> None:
     verdict = run_suite(MUTANTS["S19"], ("dp2",), ("float32",))
@@ -106,6 +107,7 @@ def test_a_defect_that_only_sends_more_is_killed_by_the_diagnosis_of_traffic() -
     assert verdict.causes["float32"].startswith("traffic_mismatch: train_step/1n2/dp2")
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_defect_beyond_the_proof_is_killed_by_a_case_on_one_rank() -> None:
     verdict = run_suite(MUTANTS["D03"], MUTANTS["D03"].cases, ("float32",))
@@ -113,6 +115,7 @@ def test_a_defect_beyond_the_proof_is_killed_by_a_case_on_one_rank() -> None:
     assert verdict.causes["float32"].startswith("the loss of the first step is ")
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_defect_that_is_never_executed_is_not_counted() -> None:
     idle = replace(MUTANTS["S23"], instead=MUTANTS["S23"].instead.replace("self.grid", "self.job.layout.uses('tp')"))

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from tests import share
-from tests.share import choose, commit, first_drawn, left_out, number_of, some_of, told
+from tests.share import choose, commit, first_drawn, left_out, left_out_in_turn, number_of, some_of, told
 
 CELLS = [f"cell {number}" for number in range(30)]
 
@@ -33,6 +33,18 @@ def test_each_function_is_a_matrix_of_its_own() -> None:
     left = left_out([*names, "tests/test_c.py::test_it", "tests/test_d.py::test_it[one]"])
     assert [sum(f"test_{file}.py" in name for name in left) for file in "abcd"] == [4, 4, 0, 0]
     assert left < {*names}
+
+
+def test_of_tests_in_turn_four_times_the_share_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share, "seed", "a commit")
+    ran = dict[Fraction, set[str]]()
+    for of_cells in (Fraction(1, 12), Fraction(1, 3), Fraction(1)):
+        monkeypatch.setattr(share, "share", of_cells)
+        ran[of_cells] = {*CELLS} - left_out_in_turn(CELLS)
+    assert [len(names) for names in ran.values()] == [10, 30, 30]
+    assert told() == ""
+    monkeypatch.setattr(share, "share", Fraction(1, 12))
+    assert told().startswith("1/12 of the cells of large matrices and 1/3 of the tests that run in turn ran, drawn by ")
 
 
 def test_all_run_where_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ print('''{printed.DEEPEP_LOW_LATENCY}''')
 NO_MODULE = "import deep_ep_that_nobody_has\n"
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_its_test_is_started_with_what_it_needs_and_a_missing_module_is_skipped(tmp_path):
     (tmp_path / "checkout/tests/legacy").mkdir(parents=True)

@@ -18,6 +18,7 @@ print('''{printed.FIO}''')
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_folder_is_measured_and_a_full_one_is_told(tmp_path):
     program(tmp_path / "bin", "fio", FAKE)

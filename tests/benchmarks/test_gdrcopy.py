@@ -34,6 +34,7 @@ table("gdr_copy_from_mapping", 0.9)
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_what_is_measured_missing_hanging_and_lying(tmp_path):
     program(tmp_path / "bin", "gdrcopy_copybw", COPYBW)

@@ -23,6 +23,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_wrong_result_is_a_wrong_row_and_a_launcher_starts_the_program(tmp_path):
     program(tmp_path / "bin", "all_reduce_perf", FAKE)

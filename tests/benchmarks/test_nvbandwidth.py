@@ -34,6 +34,7 @@ sys.exit(mode == "{NO_GPU}")
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     program(tmp_path / "bin", "nvbandwidth", FAKE)

@@ -13,6 +13,7 @@ print('''{printed.NVSHMEM}''')
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_its_launcher_starts_it_and_a_suite_sweeps_its_variables(tmp_path):
     program(tmp_path / "bin", "nvshmrun", LAUNCHER)

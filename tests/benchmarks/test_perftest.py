@@ -71,6 +71,7 @@ def case(mode):
     return f"perftest/1n2/ib_write_bw-64KiB-0to1-{mode}"
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     program(tmp_path / "bin", "ib_write_bw", FAKE)
@@ -104,6 +105,7 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert "has not ended after 6 s. It printed at the end:\n    begun\n" in reasons["hangs"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_case_that_is_stopped_before_its_program_leaves_nothing_running(tmp_path):
     program(tmp_path / "bin", "ib_write_bw", FAKE)

@@ -150,6 +150,7 @@ def reading(run: Path) -> Reading:
     return read(RunFolder.open(run))
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_every_step_ends_finite_and_says_that_nothing_was_sent(reading: Reading) -> None:
     alone = reading.lone_ranks
@@ -173,6 +174,7 @@ def test_its_collectives_bytes_and_flops_are_those_of_the_formulas(reading: Read
             assert all(value == expected for value, expected in found.values()), (history.case.id, metric, found)
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_it_holds_what_the_same_rank_holds_in_a_dry_run(reading: Reading) -> None:
     for history in reading.lone_ranks:
@@ -330,6 +332,7 @@ def results_written_here() -> dict[str, Any]:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_where_a_fake_group_writes_nothing_operators_give_a_part_of_what_was_given() -> None:
     (seen,) = run_ranks(1, results_written_here)

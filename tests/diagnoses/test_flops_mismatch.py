@@ -63,6 +63,7 @@ def test_on_a_gpu_it_is_a_warning():
     assert [finding.severity for finding in findings(GPU, ranks)] == ["warning"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_left_out_layers_micro_batches_recomputation_and_experts_are_found_by_the_command_line(tmp_path: Path):
     plant(None, tmp_path)

@@ -75,6 +75,7 @@ def test_what_is_not_predicted_is_not_judged_with_the_reason():
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_states_gradients_recomputation_and_micro_batches_are_found_by_the_command_line(tmp_path: Path):
     plant(None, tmp_path)

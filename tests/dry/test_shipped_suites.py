@@ -14,6 +14,7 @@ from tests.dry.shipped import of_each_kind, pairwise, tasks_of_suites
 from tests.share import some_of
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(900)
 def test_steps_in_which_each_two_things_come_together_run() -> None:
     first = tasks_of_suites()

@@ -21,6 +21,7 @@ benchmarks:
 """
 
 
+@pytest.mark.in_turn
 def test_the_host_behind_a_slow_cable_is_named(lab, tmp_path):
     if reason := launchers.why_not_mpich():
         pytest.skip(reason)
@@ -61,6 +62,7 @@ if "clusterbench.launch.zygote" in sys.orig_argv and socket.gethostname() == "{C
 """
 
 
+@pytest.mark.in_turn
 def test_the_host_on_which_workers_hang_is_named_also_by_a_search_that_was_interrupted(lab, tmp_path):
     if reason := launchers.why_not_mpich():
         pytest.skip(reason)

@@ -154,6 +154,7 @@ def test_a_node_that_someone_else_drained_stays_drained(lab, slurm, tmp_path):
     assert slurm.states()["cb1"] == "drained"
 
 
+@pytest.mark.in_turn
 @pytest.mark.alone
 def test_the_short_probes_name_the_host_whose_link_is_shaped(lab, tmp_path):
     lab.shape("cb3", "200mbit")

@@ -360,6 +360,7 @@ def test_ending_mpirun_keeps_what_is_finished_and_resume_does_the_rest(lab, dril
     assert_one_run(folder, ALL)
 
 
+@pytest.mark.in_turn
 def test_all_ends_with_a_supervisor_that_is_killed_and_another_goes_on_at_once(lab, drill, tmp_path):
     """Though the head was on a host of which the second one knows nothing by itself."""
     drill.write_text(DRILL.replace("0.4", "2.5"))  # a case of 28 s, in which the launcher has nothing to pass on
@@ -394,6 +395,7 @@ def test_ending_srun_keeps_what_is_finished(lab, slurm, drill, tmp_path):
     assert_one_run(tmp_path / "run", ALL)
 
 
+@pytest.mark.in_turn
 def test_the_batch_script_of_the_docs_ends_in_order_before_its_limit(lab, slurm, tmp_path):
     """With the limit and the time before it made short."""
     (script,) = re.findall(r"^```sh\n(#!/bin/sh\n#SBATCH.*?)^```", LAUNCHING.read_text(), re.DOTALL | re.MULTILINE)
@@ -433,6 +435,7 @@ def test_a_lost_connection_between_agents_is_a_lost_host_under_srun(lab, slurm, 
     assert last.reason == f"rank 1 (host {VICTIM}) was lost: the agent there closed its connection"
 
 
+@pytest.mark.in_turn
 def test_the_budget_of_a_run_ends_it_in_order(lab, drill, tmp_path):
     launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
     cases = [thousandth / 1000 for thousandth in range(60, 100)]  # 35 s of them, to which the start is added

@@ -143,6 +143,7 @@ def one_slow_link(lab):
     lab.slow_between("cb2", "cb4", "100mbit")
 
 
+@pytest.mark.in_turn
 def test_a_link_slowed_by_half_is_the_one_cell_that_is_named(lab, shaped, one_slow_link, tmp_path):
     shaped("200mbit", *HOSTS)
 
@@ -181,6 +182,7 @@ def test_a_cable_between_two_hosts_is_slow_for_those_two_only(lab, one_slow_link
     assert carries(lab, "cb4", "cb2", 64_000_000, 200e6)
 
 
+@pytest.mark.in_turn
 def test_incast_reads_the_receivers_cap_and_only_neighbours_on_the_same_links_slow_victims(lab, shaped, tmp_path):
     """Between nodes victims and neighbours have links of their own; between ranks each link has one of both."""
     shaped("100mbit", *HOSTS)

@@ -76,6 +76,7 @@ def test_a_disk_that_is_slow_is_named_by_the_files_of_acceptance_and_of_the_deep
     assert named(evidence(lab, part, tmp_path / "out"), "slow_disk") == {"cb3"}
 
 
+@pytest.mark.in_turn
 def test_a_host_whose_link_is_shaped_is_named_by_the_acceptances_pairs(lab, tmp_path):
     lab.shape("cb2", "100mbit")
     part = part_of("suites/acceptance.yaml", tmp_path, {"link_matrix": {"between": "rails"}})
@@ -120,6 +121,7 @@ def workers_of(rank: int, folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.in_turn
 def test_a_host_whose_processor_is_held_back_is_named_by_the_acceptances_products(lab, tmp_path):
     part = part_of("suites/acceptance.yaml", tmp_path, {"matmul": {"sizes": [1024], "iterations": 20}})
     seen = set()

@@ -257,6 +257,7 @@ def batch(lab, tmp_path, script):
     return done.returncode, output.read_text()
 
 
+@pytest.mark.in_turn
 def test_srun_in_a_batch_script_runs_on_all_its_hosts(lab, slurm, suite, tmp_path):
     line = f"srun {sys.executable} -m clusterbench.cli run {suite(SMALL_SUITE, [2])} --out {tmp_path}/out"
     exit_code, said = batch(lab, tmp_path, line)
@@ -382,6 +383,7 @@ def interface_that_leads_nowhere(lab):
         lab.run(host, ["ip", "link", "del", "aaa0"], check=True)
 
 
+@pytest.mark.in_turn
 def test_an_interface_that_leads_nowhere_is_passed_over_once(lab, suite, tmp_path, interface_that_leads_nowhere):
     launcher, out = launchers.torchrun(lab, HOSTS[:2], 1), tmp_path / "out"
     said = run(lab, launcher, suite(SUITE, [1, 2]), out)
@@ -392,6 +394,7 @@ def test_an_interface_that_leads_nowhere_is_passed_over_once(lab, suite, tmp_pat
     assert [hosts[host]["interface"] for host in HOSTS[:2]] == ["eth0", "eth0"]
 
 
+@pytest.mark.in_turn
 def test_an_interface_that_was_asked_for_and_leads_nowhere_ends_the_run_before_it_begins(
     lab, suite, tmp_path, interface_that_leads_nowhere
 ):
@@ -408,6 +411,7 @@ def test_an_interface_that_was_asked_for_and_leads_nowhere_ends_the_run_before_i
 # What hosts are like
 
 
+@pytest.mark.in_turn
 def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite, tmp_path):
     out = tmp_path / "out"
     lab.skew("cb2", 180)
@@ -433,6 +437,7 @@ def test_unlike_hosts_are_told_before_anything_is_timed(lab, launcher_of, suite,
     assert "1400 B on cb3" in page
 
 
+@pytest.mark.in_turn
 def test_no_time_is_negative_where_clocks_disagree(lab, launcher_of, suite, tmp_path):
     lab.skew("cb2", -7200)
     try:

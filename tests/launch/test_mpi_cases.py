@@ -280,6 +280,7 @@ def start(*arguments, launcher):
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_a_rank_that_is_stopped_inside_mpi_is_named_and_the_run_ends_in_order(suite, tmp_path):
     folder = tmp_path / "run"
@@ -317,6 +318,7 @@ def test_a_plain_run_says_that_it_sees_an_mpirun_and_not_its_ranks(suite, tmp_pa
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_a_case_that_is_only_slow_names_how_far_it_got(suite, tmp_path):
     folder = tmp_path / "run"

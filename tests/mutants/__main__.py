@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [mutant for mutant in mutants().values() if mutant.tests or {*mutant.dtypes} & {*dtypes}]
     chosen = asked.only or chosen_share(every, asked.share, seed)
     started, verdicts, is_health_ill = time.monotonic(), dict[str, Verdict](), False
-    for code, verdict in _verdicts(chosen, dtypes, asked.jobs):
+    for code, verdict in _verdicts(chosen, dtypes, asked.jobs, with_healthy_tests=not asked.tests_run_anyway):
         if code == HEALTHY:
             is_health_ill |= set(verdict.fates.values()) != {"survived"}
         else:
@@ -53,6 +53,7 @@ def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", metavar="TEXT", help="what the share follows from; the commit's hash unless given")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="one of both; may be given twice")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE", help="exit code 1 below it: 0.97")
+    parser.add_argument("--tests-run-anyway", action="store_true", help="so they are not run on the healthy program")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     return parser.parse_args(arguments)
 
@@ -83,7 +84,9 @@ def cases_by_dtypes(chosen: Sequence[Mutant], dtypes: Sequence[str]) -> dict[tup
     return alike
 
 
-def _verdicts(chosen: Sequence[Mutant], dtypes: Sequence[str], jobs: int) -> Iterator[tuple[str, Verdict]]:
+def _verdicts(
+    chosen: Sequence[Mutant], dtypes: Sequence[str], jobs: int, with_healthy_tests: bool
+) -> Iterator[tuple[str, Verdict]]:
     """Of the healthy program on the same cases and tests, and of each mutant, as they come."""
     tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
     with ThreadPoolExecutor(jobs) as pool:
@@ -92,7 +95,7 @@ def _verdicts(chosen: Sequence[Mutant], dtypes: Sequence[str], jobs: int) -> Ite
             for here, cases in cases_by_dtypes(chosen, dtypes).items()
             for first in range(0, len(cases), _CASES_AT_ONCE)
         }
-        if tests:
+        if tests and with_healthy_tests:
             waiting[pool.submit(run_tests, None, tests)] = HEALTHY
         for mutant in chosen:
             if mutant.tests:

@@ -84,6 +84,7 @@ def test_a_step_whose_products_send_equals_one_rank(layout: str, changes: dict[s
         assert isinstance(evidence, dict), evidence
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 @needs_compiler
 def test_what_products_send_is_counted_as_if_they_did_not() -> None:
@@ -96,6 +97,7 @@ def test_what_products_send_is_counted_as_if_they_did_not() -> None:
         assert within["tp", "reduce_scatter"] >= 2 * times
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 @needs_compiler
 def test_a_step_is_wrong_of_which_no_product_sends() -> None:

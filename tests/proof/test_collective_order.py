@@ -52,6 +52,7 @@ cpu: {num_ranks: 4}
 A_SEED_EACH = 'case $PMI_RANK in 0|3) seed=2;; *) seed=1;; esac; PYTHONHASHSEED=$seed exec "$@"'
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_ranks_with_different_hash_seeds_meet(tmp_path):
     """With these seeds ranks 0 and 3 had the set of a data axis and pp in another order, and all four hung."""

@@ -103,6 +103,7 @@ def test_of_gradients_that_only_approximate_the_first_step_is_shown() -> None:
     assert alone["first_norm"] == pytest.approx(seen["first_norm"], rel=1e-9)
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_rounding_of_many_updates_makes_no_deep_model_wrong(dtype: str) -> None:

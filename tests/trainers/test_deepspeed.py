@@ -371,6 +371,7 @@ cpu: {num_ranks: 2}
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.gloo
 def test_a_suite_runs_it_beside_ours_and_holds_both_against_each_other(tmp_path: Any) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE)
