@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.errors import SuiteError
+from clusterbench.formulas.pipeline import bubble_fraction
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RANK_ORDERS, VIEWS, ParallelLayout, every_layout
 from clusterbench.layout_view import LayoutView, group_words, rank_words, view_layout
 from clusterbench.layout_view.meanings import MEANINGS, mix_of
 from clusterbench.layout_view.text import layout_text
 from clusterbench.shape import named_shape
+from tests.drawing.chrome import busy_s, threads_of
 
 
 def view(text: str, num_nodes: int = 1, rank_order: str = "megatron") -> LayoutView:
@@ -345,3 +349,55 @@ def test_what_fits_no_card_is_said_without_an_exponent() -> None:
 def test_nodes_that_are_said_are_taken() -> None:
     words = ["layout", "tp16", "--shape", "llama-8b", "--gpu", "h100-sxm-80gb", "--num-nodes", "1"]
     assert "16 ranks on 1 node x 16" in CliRunner().invoke(main, words, env={"COLUMNS": "120"}).output
+
+
+def planned(tmp_path: Path, *words: str) -> dict[str, list[Any]]:
+    """The threads of the schedule that is written."""
+    done = CliRunner().invoke(main, ["layout", *words, "--trace", str(tmp_path / "t.json")])
+    assert done.exit_code == 0, done.output
+    ((_, threads),) = threads_of((tmp_path / "t.json").read_text()).items()
+    return threads
+
+
+def test_the_schedule_of_a_pipeline_is_written_to_zoom_into(tmp_path: Path) -> None:
+    threads = planned(tmp_path, "pp4-dp2")
+    assert [*threads] == ["stage 0", "stage 1", "stage 2", "stage 3"]
+    assert threads["stage 3"][0]["name"] == "F0 of stage 3"
+    assert [busy_s(events) for events in threads.values()] == pytest.approx([16 * 3e-3] * 4)
+    ends_us = [event["ts"] + event["dur"] for events in threads.values() for event in events]
+    assert max(ends_us) / 1e6 == pytest.approx(16 * 3e-3 / (1 - bubble_fraction(4, 16)))
+
+
+def test_other_schedules_are_played_with_their_chunks_and_of_a_model_the_stage_with_the_head_is_longer(
+    tmp_path: Path,
+) -> None:
+    assert [*planned(tmp_path, "pp2", "--schedule", "zbv")] == ["stages 0, 3", "stages 1, 2"]
+    threads = planned(tmp_path, "pp4", "--shape", "llama-8b", "--global-batch-size", "8")
+    forwards = [next(event["dur"] for event in events if event["name"][0] == "F") for events in threads.values()]
+    assert forwards[:3] == pytest.approx([forwards[0]] * 3, abs=0.002)
+    assert forwards[3] > 1.1 * forwards[0]
+    assert sum(forwards) == pytest.approx(4000, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("dp2", "--trace", "t"), "error: --trace shows the schedule of a pipeline, and dp2 has none.\n"),
+        (("pp2", "--schedule", "zbv"), "error: --schedule has no effect without --trace.\n"),
+        (("pp2", "--out", "t", "--trace", "t"), "error: --trace t is the file of --out; name another one.\n"),
+        (("pp2", "--trace", "none/t"), "error: --trace none/t cannot be written: No such file or directory.\n"),
+        (
+            ("pp2", "--trace", "t", "--schedule", "zb"),
+            "error: there is no schedule 'zb'. Did you mean 'zbv'?\n"
+            "Schedules: naive, gpipe, 1f1b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble, zbv, dualpipev.\n",
+        ),
+        (
+            ("pp2", "--trace", "t", "--shape", "llama-8b", "--global-batch-size", "100000"),
+            "error: --trace plays 4,096 micro-batches at most, and a step has 100,000.\n",
+        ),
+    ],
+)
+def test_what_has_no_schedule_to_show_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(main, ["layout", *words])
+    assert (done.exit_code, done.stderr) == (2, said)

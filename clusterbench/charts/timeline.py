@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
 from clusterbench.cases.names import names
+from clusterbench.cases.pipelines import pipeline_step
 from clusterbench.charts import IN_OBSERVATIONS, Chart, Section, curves_note
 from clusterbench.drawing.spans import Span, spans
-from clusterbench.formulas.schedules import objection, order
-from clusterbench.formulas.schedules.timeline import play
-from clusterbench.formulas.statistics import median
 from clusterbench.job.passes import TIMELINE, Computed
-from clusterbench.run_folder.attempts import LONGEST_S, History
+from clusterbench.run_folder.attempts import History
 from clusterbench.units import scale
 from clusterbench.words import legible, listed
 
@@ -27,15 +24,6 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backwar
 
 SHORTEST_WAIT = 0.01
 """As a share of the step: a shorter gap is the loop around the actions."""
-
-MOST_MICROBATCHES = 4096
-"""More are not played: the orders of a schedule are built one by one."""
-
-Place = tuple[int, ...]
-"""The stages of one rank of the pipeline."""
-
-Actions = Sequence[tuple[str, int, float, float]]
-"""What one rank computed: kind, stage, and seconds of its start and end."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +106,11 @@ def _title(step: Step) -> str:
 def _step(history: History, name: str) -> Step | None:
     if history.pooled is None:
         return None
-    timelines = [
-        [(kind, stage, start_s, end_s) for kind, stage, _, start_s, end_s in timeline]
-        for timeline in TIMELINE.readable(history.pooled)
-        if timeline and _is_plausible(timeline)
-    ]
-    # One rank for each set of stages: the others of its place compute the same.
-    measured = {_place(timeline): timeline for timeline in reversed(timelines)}
-    whole_s = max((end_s for timeline in timelines for *_, end_s in timeline), default=0.0)
-    if not whole_s:
+    pipeline = pipeline_step(history.case, history.pooled)
+    if pipeline is None:
         return None
-    schedule, places = str(history.case.point.get("schedule")), sorted(measured)
-    played = _played(schedule, timelines, measured)
+    whole_s, measured, played = pipeline.whole_s, pipeline.measured, pipeline.played
+    places = sorted(measured)
     names = [listed("stage", place) for place in places]
     drawn = [*_spans([measured[place] for place in places[:MOST_RANKS]], whole_s)]
     step = Step(
@@ -137,11 +118,11 @@ def _step(history: History, name: str) -> Step | None:
         name,
         tuple(names[:MOST_RANKS]),
         tuple(drawn),
-        fmean(_idle_s(timeline, whole_s) / whole_s for timeline in timelines),
+        fmean(_idle_s(timeline, whole_s) / whole_s for timeline in pipeline.timelines),
     )
     if played is None:
         return step
-    played_s = max(end_s for timeline in played.values() for *_, end_s in timeline)
+    played_s = max(action.end_s for timeline in played.values() for action in timeline)
     longer_s = [_idle_s(measured[place], whole_s) - _idle_s(played[place], played_s) for place in places]
     below = _spans([played[place] for place in places[:MOST_RANKS]], played_s, first_line=len(step.lines) + 1)
     return Step(
@@ -156,65 +137,18 @@ def _step(history: History, name: str) -> Step | None:
     )
 
 
-def _is_plausible(timeline: Sequence[Computed]) -> bool:
-    """Whether each action is of a known kind and ends after it began."""
-    return all(
-        action.kind in ("F", "B", "I", "W") and 0 <= action.start_s <= action.end_s <= LONGEST_S for action in timeline
-    )
+def _idle_s(timeline: Sequence[Computed], whole_s: float) -> float:
+    return whole_s - sum(action.end_s - action.start_s for action in timeline)
 
 
-def _place(timeline: Actions) -> Place:
-    return tuple(sorted({stage for _, stage, _, _ in timeline}))
-
-
-def _idle_s(timeline: Actions, whole_s: float) -> float:
-    return whole_s - sum(end_s - start_s for *_, start_s, end_s in timeline)
-
-
-def _played(
-    schedule: str, timelines: Iterable[Actions], measured: Mapping[Place, Actions]
-) -> dict[Place, Actions] | None:
-    """The schedule with the median time of each kind of action on each stage, messages free, by place.
-
-    None where the ranks did not compute what the schedule says, or less of it was recorded.
-    """
-    num_stages = len({stage for place in measured for stage in place})
-    forwards = Counter(stage for timeline in measured.values() for kind, stage, _, _ in timeline if kind == "F")
-    num_microbatches = forwards[0]
-    chunks, rest = divmod(num_stages, len(measured))
-    if rest or not 0 < num_microbatches <= MOST_MICROBATCHES:
-        return None
-    try:
-        if objection(schedule, len(measured), num_microbatches, chunks):
-            return None
-        planned = order(schedule, len(measured), num_microbatches, chunks)
-    except (LookupError, ValueError):
-        return None
-    computed = {place: Counter((kind, stage) for kind, stage, _, _ in actions) for place, actions in measured.items()}
-    if computed != {
-        tuple(sorted({action.stage for action in actions})): Counter((action.kind, action.stage) for action in actions)
-        for actions in planned
-    }:
-        return None
-    times: dict[str, list[list[float]]] = {}
-    for timeline in timelines:
-        for kind, stage, start_s, end_s in timeline:
-            times.setdefault(kind, [[] for _ in range(num_stages)])[stage].append(end_s - start_s)
-    costs = {kind: [median(some) if some else 0.0 for some in of_stage] for kind, of_stage in times.items()}
-    ranks = (
-        [(*played.action[:2], played.start_s, played.end_s) for played in rank] for rank in play(planned, costs).ranks
-    )
-    return {_place(timeline): timeline for timeline in ranks}
-
-
-def _spans(timelines: Sequence[Actions], whole_s: float, first_line: int = 0) -> Iterator[Span]:
+def _spans(timelines: Sequence[Sequence[Computed]], whole_s: float, first_line: int = 0) -> Iterator[Span]:
     """What ran on each line, and the waiting before, between and after it."""
     for line, timeline in enumerate(timelines, first_line):
         before_s = 0.0
-        for kind, _, start_s, end_s in sorted(timeline, key=lambda action: action[2]):
-            yield from _waiting(line, before_s, start_s, whole_s)
-            yield Span(line, start_s, end_s, kind)
-            before_s = end_s
+        for action in sorted(timeline, key=lambda action: action.start_s):
+            yield from _waiting(line, before_s, action.start_s, whole_s)
+            yield Span(line, action.start_s, action.end_s, action.kind)
+            before_s = action.end_s
         yield from _waiting(line, before_s, whole_s, whole_s)
 
 

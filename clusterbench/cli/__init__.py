@@ -28,6 +28,7 @@ from clusterbench.cli.plan import plan
 from clusterbench.cli.price import price
 from clusterbench.cli.report import report
 from clusterbench.cli.run import run
+from clusterbench.cli.trace import trace
 from clusterbench.cli.trend import trend
 from clusterbench.errors import ClusterbenchError
 from clusterbench.terminal import escape_what_is_not_encoded, open_closed_streams
@@ -104,6 +105,7 @@ for _verb in (
     price,
     report,
     run,
+    trace,
     trend,
 ):
     main.add_command(_verb)

@@ -15,7 +15,7 @@ from clusterbench.cli.options import (
     rank_order_option,
     seq_len_option,
 )
-from clusterbench.cli.output import say, write
+from clusterbench.cli.output import expect_others, say, write
 from clusterbench.errors import SuiteError
 from clusterbench.terminal import columns
 
@@ -30,7 +30,9 @@ from clusterbench.terminal import columns
 @micro_batch_size_option
 @click.option("--gpu", help="With --shape: the card that it should fit, such as 'NVIDIA H200'.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a page, too: axes drawn, memory, a step played.")
-def layout(out: Path | None, shape: str | None, **asked: Any) -> None:
+@click.option("--trace", type=click.Path(path_type=Path), help="Write its pipeline's schedule for ui.perfetto.dev.")
+@click.option("--schedule", default="1f1b", show_default=True, help="With --trace: the schedule that is played.")
+def layout(out: Path | None, trace: Path | None, schedule: str, shape: str | None, **asked: Any) -> None:
     """Show which ranks of LAYOUT (as pp2-dp2-tp2) share weights, hold slices or pass activations, and over which link.
 
     First its axes, and with --shape whether its memory fits; then each axis with its groups, why they go together, the
@@ -42,7 +44,14 @@ def layout(out: Path | None, shape: str | None, **asked: Any) -> None:
 
     if shape is None and (idle := _said("gpu", "global_batch_size", "seq_len", "micro_batch_size")):
         raise SuiteError(f"{idle[0]} has no effect without --shape.")
+    if trace is None and _said("schedule"):
+        raise SuiteError("--schedule has no effect without --trace.")
+    expect_others({"--out": out, "--trace": trace}, {})
     view, card = asked_view(shape=shape, **asked)
+    if trace is not None:
+        from clusterbench.layout_view.schedule import planned_trace
+
+        planned = planned_trace(view, schedule)
     memory: list[str] = []
     if view.job is not None:
         from clusterbench.layout_view.memory import memory_text
@@ -55,6 +64,9 @@ def layout(out: Path | None, shape: str | None, **asked: Any) -> None:
 
         write(layout_page(view, card), out)
         click.echo(f"page: {out}", err=True)
+    if trace is not None:
+        write("".join(planned.pieces()), trace, "--trace")
+        click.echo(f"trace: {trace}", err=True)
 
 
 def _said(*names: str) -> list[str]:

@@ -106,6 +106,8 @@ NAMES = {
     "torch._C._autograd._KinetoEvent.start_thread_id": "trace",
     "torch._C._autograd._KinetoEvent.device_type": "trace",
     "torch._C._autograd._KinetoEvent.is_user_annotation": "trace",
+    # Whether to name a pipeline's actions for it. 2.11 and 2.13 looked up.
+    "torch.autograd._profiler_enabled": "trace",
     # Which kernel of which stream a call started, and on which group. 2.13 run.
     "torch._C._autograd._KinetoEvent.extra_meta": "trace",
     "torch._C._autograd._KinetoEvent.correlation_id": "trace",
@@ -593,6 +595,11 @@ def profiler_events(profile: torch.profiler.profile) -> list[Any]:
     """Raw events of a finished profile, on one clock, without writing a file."""
     results: Any = profile.profiler.kineto_results  # type: ignore[union-attr]
     return list(results.events())
+
+
+def is_profiling() -> bool:
+    """Whether a profiler is recording what this thread does."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
 def is_range(event: Any) -> bool:

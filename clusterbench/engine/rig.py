@@ -69,6 +69,8 @@ class Rig:
         Whether the case under way is to be computed on one rank, too.
     asks_gradients
         Whether the first call may be looked at: of the first repeat, where it is not timed.
+    most_spans
+        How much of what ran when on this rank is kept of its traced step: nothing of most ranks of many.
     """
 
     def __init__(self, *, rank: int, world_size: int, local_rank: int, host: str, device: torch.device) -> None:
@@ -82,6 +84,7 @@ class Rig:
         self.asked_calls = self.made_calls = self.timed_calls = 0
         self.asks_one_rank = False
         self.asks_gradients = False
+        self.most_spans = 0
         self._built: tuple[ParallelLayout, str] | None = None
         self._groups: dict[tuple[int, ...], Communicator | None] = {}
         self._alone = ExitStack()

@@ -11,6 +11,7 @@ import re
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -27,11 +28,15 @@ from clusterbench.engine.transfers import (
     carried_by,
     messages_recorded,
 )
-from clusterbench.formulas.attribution import Claim, shared_out
+from clusterbench.formulas.attribution import Claim, shares
 from clusterbench.formulas.intervals import Interval, exposed_communication, merged, overlap_fraction, union_length
+from clusterbench.job.spans import COMPUTE, PIPELINE, Shown, action_name, calls_along, exposed_along, transfers_along
 from clusterbench.layout import UNKNOWN
+from clusterbench.words import short
 
 STEP = "clusterbench::step"
+_ACTION = "clusterbench::action "
+_LONGEST_NAME = 80
 _WAITS = (WAIT, "_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 
 # Kernels that move data between ranks: NCCL's (`ncclDevKernel_AllReduce_Sum_f32_RING_LL`), NVSHMEM's, DeepEP's, and
@@ -83,13 +88,15 @@ class Transfer:
 class StepTrace:
     """Intervals of one rank over one step, in seconds from its start.
 
-    ``transfers`` are in the order of their calls; what they expose sums to the exposed communication.
+    ``transfers`` are in the order of their calls; what they expose sums to the exposed communication. ``shown`` is the
+    same with the names of what ran, as a picture shows it.
     """
 
     communication: tuple[Interval, ...]
     compute: tuple[Interval, ...]
     step_s: float
     transfers: tuple[Transfer, ...] = ()
+    shown: tuple[Shown, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,11 +134,12 @@ def trace_step(
     device: torch.device | str = "cpu",
     axes: Mapping[str, str] | None = None,
     collectives: Sequence[tuple[str, str]] = (),
+    meet: Callable[[], object] = lambda: None,
 ) -> StepTrace:
     """Runs ``step`` once under the profiler.
 
-    Warm it up first: the profiler takes a second or so to start, and the first step of DTensor propagates shapes. Every
-    rank calls it; the profiler itself communicates nothing. A profiled step is slower: never the one that is timed.
+    Warm it up first: the first step of DTensor propagates shapes. Every rank calls it; the profiler itself communicates
+    nothing. A profiled step is slower: never the one that is timed.
 
     Parameters
     ----------
@@ -139,6 +147,8 @@ def trace_step(
         Name of a process group -> axis. With them each transfer gets its axis.
     collectives
         Those of such a step as the traffic counter listed them; only a CPU needs the list.
+    meet
+        Has the ranks wait for each other, just before the step: a profiler takes up to a second to start.
     """
     device = torch.device(device)
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -147,18 +157,26 @@ def trace_step(
         torch.cuda.synchronize(device)
     library_calls = LibraryCalls(axes or {}, list(collectives))
     profile = torch.profiler.profile(activities=activities)
-    with (
-        profile,
-        messages_recorded(device, library_calls.axes) as library_calls.messages,
-        torch.profiler.record_function(STEP),
-    ):
-        step()
+    with profile:
+        meet()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        with (
+            messages_recorded(device, library_calls.axes) as library_calls.messages,
+            torch.profiler.record_function(STEP),
+        ):
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
     raw = profiler_events(profile)
     origin_ns = min(event.start_ns() for event in raw)  # a float of nanoseconds since 1970 is good to 256 of them
     groups = _groups(raw) if device.type == "cuda" else {}
     return intervals([_event(event, origin_ns, groups) for event in raw], device.type, library_calls)
+
+
+def in_trace(kind: str, stage: int, microbatch: int) -> AbstractContextManager[object]:
+    """Around an action of a pipeline, by which a trace knows it."""
+    return torch.profiler.record_function(f"{_ACTION}{action_name(kind, stage, microbatch)}")
 
 
 def work_on_device(step: Callable[[], object], device: torch.device) -> float:
@@ -189,6 +207,7 @@ def intervals(events: list[Event], device_type: str, library_calls: LibraryCalls
     Events outside the step are dropped; a transfer that was under way when it began or ended is cut there.
     """
     step = next(event for event in events if event.name == STEP and not event.on_device)
+    events = [event for event in events if event.end_s > step.start_s and event.start_s < step.end_s]
     library_calls = library_calls or LibraryCalls()
     activity = (
         _of_device(events, library_calls) if device_type == "cuda" else _of_threads(events, step.thread, library_calls)
@@ -204,39 +223,69 @@ def intervals(events: list[Event], device_type: str, library_calls: LibraryCalls
     compute = merged(claim[:2] for claim in cut(Claim(*interval, 0) for interval in activity.compute))
     held, carried = cut(activity.held), cut(activity.carried)
     # The thread that runs the step shows what keeps it, whatever else is under way behind.
-    here_s, behind_s = shared_out(held, compute), shared_out(carried, [*compute, *(claim[:2] for claim in held)])
+    exposed = [*shares(held, compute), *shares(carried, [*compute, *(claim[:2] for claim in held)])]
+    showed: dict[int, list[Interval]] = defaultdict(list)
+    for claim in exposed:
+        showed[claim.owner].append(claim[:2])
     lasted: dict[int, list[Interval]] = defaultdict(list)
     for claim in (*held, *carried):
         lasted[claim.owner].append(claim[:2])
     transfers = []
     for owner, together in enumerate(activity.carriers):
         if owner in lasted:
-            exposed_s = here_s.get(owner, 0.0) + behind_s.get(owner, 0.0)
+            exposed_s = sum(end_s - start_s for start_s, end_s in showed[owner])
             each_s = exposed_s / len(together), union_length(lasted[owner]) / len(together)
             transfers += [Transfer(transfer.axis, transfer.way, *each_s) for transfer in together]
     communication = merged(claim[:2] for claim in (*held, *carried))
-    return StepTrace(tuple(communication), tuple(compute), step.end_s - step.start_s, tuple(transfers))
+    shown = [*activity.shown, *_actions(events, step.thread)]
+    inner = [
+        each._replace(start_s=claims[0].start_s, end_s=claims[0].end_s)
+        for each in shown
+        if (claims := cut([Claim(each.start_s, each.end_s, 0)]))
+    ]
+    for start_s, end_s, owner in exposed:
+        together = activity.carriers[owner]
+        inner.append(Shown(exposed_along(together[0].axis), _words(together), start_s, end_s))
+    return StepTrace(tuple(communication), tuple(compute), step.end_s - step.start_s, tuple(transfers), tuple(inner))
+
+
+def _actions(events: Iterable[Event], thread: int) -> Iterator[Shown]:
+    """Of the pipeline. On CUDA what the host did: the device may run its kernels later."""
+    for event in events:
+        if event.name.startswith(_ACTION) and event.thread == thread and not event.on_device:
+            yield Shown(PIPELINE, event.name.removeprefix(_ACTION), event.start_s, event.end_s)
 
 
 class _Carried(NamedTuple):
     axis: str
     way: str = ""
+    op: str = ""
+
+
+def _words(together: Sequence[_Carried]) -> str:
+    """What was carried together: ``tp all_reduce``, ``pp 0>1 1>0``."""
+    first = together[0]
+    return " ".join([first.axis, *(dict.fromkeys(each.way for each in together) if first.way else [first.op])])
 
 
 @dataclass
 class _Activity:
-    """The intervals of a trace. The owner of a claim is the number of a carrier, each a list of what it carried."""
+    """The intervals of a trace. The owner of a claim is the number of a carrier, each a list of what it carried.
+
+    ``shown`` is compute and communication with names, not yet cut to the step.
+    """
 
     compute: list[Interval]
     held: list[Claim]
     carried: list[Claim]
     carriers: list[list[_Carried]]
+    shown: list[Shown]
 
 
 def _of_device(events: list[Event], library_calls: LibraryCalls) -> _Activity:
     work = [event for event in events if event.on_device and not event.annotation]  # ranges are copied there, too
     kernels = sorted(filter(_communicates, work), key=lambda event: event.start_s)
-    rest = (event for event in work if not _communicates(event) and not event.name.startswith(("Memcpy", "Memset")))
+    rest = [event for event in work if not _communicates(event) and not event.name.startswith(("Memcpy", "Memset"))]
     axes = _axes_of_streams(kernels, library_calls)
     batches: dict[str, list[list[_Carried]]] = defaultdict(list)
     for _, together in groupby(library_calls.messages, key=lambda message: message.batch):
@@ -252,10 +301,23 @@ def _of_device(events: list[Event], library_calls: LibraryCalls) -> _Activity:
         held=[],
         carried=[Claim(kernel.start_s, kernel.end_s, owner) for owner, kernel in enumerate(kernels)],
         carriers=[
-            next(in_turn[axis]) if axis in in_turn and _MESSAGE_KERNEL in kernel.name else [_Carried(axis)]
+            next(in_turn[axis])
+            if axis in in_turn and _MESSAGE_KERNEL in kernel.name
+            else [_Carried(axis, op=_name(kernel))]
             for kernel, axis in zip(kernels, axes, strict=True)
         ],
+        shown=[
+            *(Shown(COMPUTE, _name(event), event.start_s, event.end_s) for event in rest),
+            *(
+                Shown(transfers_along(axis), _name(kernel), kernel.start_s, kernel.end_s)
+                for kernel, axis in zip(kernels, axes, strict=True)
+            ),
+        ],
     )
+
+
+def _name(event: Event) -> str:
+    return short(event.name.removeprefix("void "), _LONGEST_NAME)
 
 
 def _communicates(event: Event) -> bool:
@@ -290,10 +352,12 @@ def _of_threads(events: list[Event], thread: int, library_calls: LibraryCalls) -
         [(call.start_s, axis) for call, axis in zip(calls, axes, strict=True)],
         [(event.start_s, event.thread) for event in gloo],
     )
-    carriers = [[_Carried(axis)] for axis in axes]
+    ops = [OPS.get(_operator(call), _operator(call)) for call in calls]
+    carriers = [[_Carried(axis, op=op)] for axis, op in zip(axes, ops, strict=True)]
     carriers += [[_Carried(message.axis, message.way)] for message in library_calls.messages]
     unknown = len(carriers)
     carriers.append([_Carried(UNKNOWN, UNKNOWN)])
+    computing = [event for root in roots.get(thread, ()) for event in root.compute()]
     ended = sorted((event.end_s, call) for event, call in zip(gloo, carried_for, strict=True) if call is not None)
     begun = [call.start_s for call in calls]
 
@@ -311,18 +375,27 @@ def _of_threads(events: list[Event], thread: int, library_calls: LibraryCalls) -
         return len(calls) + int(number) if is_noted else unknown
 
     places = {id(call): place for place, call in enumerate(calls)}
+    held = [
+        (event, Claim(event.start_s, event.end_s, owner_of(event, places.get(id(event)))))
+        for event in communicating
+        if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}
+    ]
+    carried = [
+        Claim(event.start_s, event.end_s, unknown if call is None else call)
+        for event, call in zip(gloo, carried_for, strict=True)
+    ]
+    shown = [Shown(COMPUTE, _name(event), event.start_s, event.end_s) for event in computing]
+    for event, (start_s, end_s, owner) in held:
+        waits = "wait for " if event.name.startswith(_WAITS) else ""
+        shown.append(Shown(calls_along(carriers[owner][0].axis), waits + _words(carriers[owner]), start_s, end_s))
+    for start_s, end_s, owner in carried:
+        shown.append(Shown(transfers_along(carriers[owner][0].axis), _words(carriers[owner]), start_s, end_s))
     return _Activity(
-        compute=[interval for root in roots.get(thread, ()) for interval in root.compute()],
-        held=[
-            Claim(event.start_s, event.end_s, owner_of(event, places.get(id(event))))
-            for event in communicating
-            if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}
-        ],
-        carried=[
-            Claim(event.start_s, event.end_s, unknown if call is None else call)
-            for event, call in zip(gloo, carried_for, strict=True)
-        ],
+        compute=[(event.start_s, event.end_s) for event in computing],
+        held=[claim for _, claim in held],
+        carried=carried,
         carriers=carriers,
+        shown=shown,
     )
 
 
@@ -360,13 +433,13 @@ class _Node:
             for child in self.children:
                 yield from child.communication()
 
-    def compute(self) -> list[Interval]:
-        """Where this event computed: an operator whole, unless something within it communicates."""
+    def compute(self) -> list[Event]:
+        """What of this event computed: an operator whole, unless something within it communicates."""
         if self.communicates:
             return []
         if self.operator and not self.waits():
-            return [(self.event.start_s, self.event.end_s)]
-        return [interval for child in self.children for interval in child.compute()]
+            return [self.event]
+        return [event for child in self.children for event in child.compute()]
 
     def waits(self) -> bool:
         # DTensor and AsyncCollectiveTensor redistribute and wait inside what the trace shows as one aten operator.

@@ -31,10 +31,10 @@ def expected_bubble(active: Sequence[Parallelism], job: TrainingJob) -> Bubble |
     sizes = pipeline.schedule, job.layout.pp, job.gradient_accumulation_steps, pipeline.chunks
     if job.shape.num_layers % (job.layout.pp * pipeline.chunks) == 0:
         return bubble_formula(*sizes)
-    return bubble_of_stages(*sizes, _forwards(active, job))
+    return bubble_of_stages(*sizes, forwards(active, job))
 
 
-def _forwards(active: Sequence[Parallelism], job: TrainingJob) -> tuple[float, ...]:
+def forwards(active: Sequence[Parallelism], job: TrainingJob) -> tuple[float, ...]:
     """FLOPs of the forward of each stage, in the order of the model."""
     parts = (part_of(job, active, pp_rank).of_chunks for pp_rank in range(job.layout.pp))
     stages = sorted((of_stage for part in parts for of_stage in part), key=lambda part: part.held[0].stage)

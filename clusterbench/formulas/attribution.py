@@ -89,8 +89,23 @@ def shared_out(claims: Iterable[Claim], taken: Iterable[Interval]) -> dict[int, 
     >>> shared_out([Claim(0.0, 10.0, owner=0), Claim(4.0, 6.0, owner=1)], taken=[(5.0, 7.0)])
     {0: 7.0, 1: 1.0}
     """
+    claims = list(claims)
+    free: dict[int, float] = dict.fromkeys(sorted({claim.owner for claim in claims}), 0.0)
+    for start_s, end_s, owner in shares(claims, taken):
+        free[owner] += end_s - start_s
+    return free
+
+
+def shares(claims: Iterable[Claim], taken: Iterable[Interval]) -> Iterator[Claim]:
+    """The same as moments, in order: what of each claim lies outside ``taken`` and under no claim that began later.
+
+    >>> for share in shares([Claim(0.0, 10.0, owner=0), Claim(4.0, 6.0, owner=1)], taken=[(5.0, 7.0)]):
+    ...     print(*share)
+    0.0 4.0 0
+    4.0 5.0 1
+    7.0 10.0 0
+    """
     waiting = sorted(claims)
-    free: dict[int, float] = dict.fromkeys(sorted({claim.owner for claim in waiting}), 0.0)
     busy, at = merged(taken), 0
     moments = sorted({moment for start, end, _ in waiting for moment in (start, end)})
     under_way: list[tuple[float, float, int]] = []  # the one that began last on top
@@ -106,12 +121,14 @@ def shared_out(claims: Iterable[Claim], taken: Iterable[Interval]) -> dict[int, 
             continue
         while at < len(busy) and busy[at][1] <= start:
             at += 1
-        covered, near = 0.0, at
+        free_from, near = start, at
         while near < len(busy) and busy[near][0] < end:
-            covered += min(busy[near][1], end) - max(busy[near][0], start)
+            if busy[near][0] > free_from:
+                yield Claim(free_from, busy[near][0], under_way[0][2])
+            free_from = busy[near][1]
             near += 1
-        free[under_way[0][2]] += max(0.0, end - start - covered)
-    return free
+        if free_from < end:
+            yield Claim(free_from, end, under_way[0][2])
 
 
 def attribute(ranks: Sequence[RankStep]) -> list[dict[Part, float]]:

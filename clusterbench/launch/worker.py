@@ -28,6 +28,7 @@ from clusterbench.engine.near_cpus import PCI, stay_near
 from clusterbench.engine.rig import Rig
 from clusterbench.engine.settling import Order, Rule, Stretch, decided_by_rank_0, warm_up_of
 from clusterbench.errors import ClusterbenchError, LaunchError, NotHere, WrongResult
+from clusterbench.job.spans import most_spans
 from clusterbench.launch import store
 from clusterbench.launch.channel import Channel
 from clusterbench.launch.lines import decode_worker_order
@@ -240,6 +241,7 @@ class _Worker:
         self.rig.made_calls = self.rig.timed_calls = 0
         self.rig.asks_one_rank = case.on_one_rank
         self.rig.asks_gradients = case.passes and case.warmup > 0
+        self.rig.most_spans = most_spans(self.rank, self.start.world_size)
         step = benchmark.prepare(self.rig, case.point)
         if case.layout is not None and self.rig.grid is not None:  # behind prepare, which may make more groups
             check_groups(self.rig.grid, ParallelLayout.parse(case.layout), case.rank_order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
-from clusterbench.engine.compat import skip_warm_up
+from clusterbench.engine.compat import is_profiling, skip_warm_up
 from clusterbench.engine.fake_group import sends_nothing
+from clusterbench.engine.trace import in_trace
 from clusterbench.formulas.schedules import SCHEDULES
 from clusterbench.job import TrainingJob
 from clusterbench.job.passes import Computed
@@ -71,6 +72,10 @@ class Stages:
 
     def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""
+        with _watched(self.stages, in_trace) if is_profiling() else nullcontext():
+            return self._forward_backward(micro_batches)
+
+    def _forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         losses: list[Tensor] = []
         for first in range(0, len(micro_batches), self.at_once):
             batch = micro_batches[first : first + self.at_once]
@@ -89,7 +94,17 @@ class Stages:
         clock = clock_for(self.device)
         actions: list[tuple[str, int, int]] = []
         marks = [clock.mark()]
-        with _watched(self.stages, lambda *action: actions.append(action), lambda: marks.append(clock.mark())):
+
+        @contextmanager
+        def marked(*action: Any) -> Iterator[None]:
+            actions.append(action)
+            marks.append(clock.mark())
+            try:
+                yield
+            finally:
+                marks.append(clock.mark())
+
+        with _watched(self.stages, marked):
             step()
         clock.settle()
         ends, at = [], 0.0
@@ -121,21 +136,17 @@ def _logits(job: TrainingJob, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def _watched(
-    stages: Sequence[PipelineStage], begin: Callable[[str, int, int], object], mark: Callable[[], object]
+    stages: Sequence[PipelineStage], around: Callable[[str, int, int], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    """Marks the clock around everything the stages compute."""
+    """Enters ``around`` kind, stage and micro-batch of everything the stages compute."""
 
     def watched(stage: Any, name: str, kind: str) -> Callable[..., Any]:
         original = getattr(stage, name)
 
         def call(microbatch: int, *arguments: Any, **options: Any) -> Any:
             split = name == "backward_one_chunk" and not options.get("full_backward", True)
-            begin("I" if split else kind, stage.stage_index, microbatch)
-            mark()
-            try:
+            with around("I" if split else kind, stage.stage_index, microbatch):
                 return original(microbatch, *arguments, **options)
-            finally:
-                mark()
 
         return call
 

@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from clusterbench.run_folder.disk import remedy
 from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import Lock, is_lock
+from clusterbench.run_folder.passes import SPANS_NAME
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.run_folder.redaction import REMOVED
 from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
@@ -47,6 +48,9 @@ BUNDLE = ".clusterbench.tar.gz"
 """How the name of a run's archive ends."""
 
 _RECORDS = ("observations.jsonl", "outcomes.jsonl")
+TRACES = "traces.jsonl"
+"""The file of what ran when in traced steps, a line a case; not there where no case recorded any."""
+
 _BEFORE_THE_PLAN = ("logs", "suite.yaml", RATES, "suite_files", "environment.json", "plan.jsonl.new")
 """What a run has in its folder before it has a plan, beside records that are empty."""
 
@@ -278,8 +282,16 @@ class RunFolder:
         for _, observation in self._read("observations.jsonl", partial(record_of, Observation), _observation):
             yield observation
 
+    def traces(self) -> Iterator[Observation]:
+        """What ran when in the traced step of each case: observations that hold nothing else."""
+        if (self.path / TRACES).exists():
+            for _, observation in self._read(TRACES, partial(record_of, Observation), _observation):
+                yield observation
+
     def record(self, outcome: Outcome, observation: Observation | None) -> None:
         """Puts one case on disk, its observation before its outcome, and returns once the disk has it.
+
+        What ran when goes into a file of its own.
 
         Raises
         ------
@@ -290,7 +302,10 @@ class RunFolder:
         """
         self._expect_lock()
         if observation is not None:
-            self._append("observations.jsonl", observation)
+            if any(spans := observation.passes.get(SPANS_NAME, ())):
+                self._append(TRACES, _of_spans(observation, spans))
+            of_report = {name: ranks for name, ranks in observation.passes.items() if name != SPANS_NAME}
+            self._append("observations.jsonl", replace(observation, passes=of_report))
         self._append("outcomes.jsonl", outcome)
 
     def write(self, name: str, text: str | Iterable[str]) -> Path:
@@ -368,7 +383,7 @@ class RunFolder:
     def _append(self, name: str, record: object) -> None:
         data = _line(record).encode()
         try:
-            handle = os.open(self.path / name, os.O_RDWR | os.O_APPEND)
+            handle = os.open(self.path / name, os.O_RDWR | os.O_APPEND | (os.O_CREAT if name == TRACES else 0), 0o644)
             try:
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":
@@ -509,6 +524,10 @@ def default_path(root: Path, suite: str, now: datetime) -> Path:
 def _line(record: object) -> str:
     # allow_nan stays on: a sample that is not a number must not cost the other samples of the case.
     return json.dumps(record, default=vars, separators=(",", ":")) + "\n"
+
+
+def _of_spans(seen: Observation, spans: Sequence[Any]) -> Observation:
+    return Observation(seen.case, seen.hash, seen.repeat, seen.attempt, seen.hosts, [], passes={SPANS_NAME: spans})
 
 
 def _plan_records(plan: Plan) -> Iterator[dict[str, Any]]:

@@ -82,6 +82,9 @@ class Pass(Generic[Kind]):
 OWN_SECONDS: Pass[Sequence[float]] = Pass("own_seconds", Sequence[float])
 """Seconds of each iteration that a rank spends on its own work, without waiting for others. Taken in every repeat."""
 
+SPANS_NAME = "spans"
+"""The pass that has a file of its own: no report reads it, and it is larger than all others together."""
+
 EVERY_REPEAT = frozenset({SAMPLES, OWN_SECONDS.name})
 """Passes that vary from repeat to repeat; the others are taken once a case."""
 

@@ -32,6 +32,7 @@ from clusterbench.job.passes import (
     TracedLine,
     TracedStep,
 )
+from clusterbench.job.spans import SPANS, Shown, tracks_of
 from clusterbench.layout import UNKNOWN
 from clusterbench.model.assembly import COMPUTE_DTYPES
 from clusterbench.run_folder.passes import OWN_SECONDS
@@ -63,11 +64,13 @@ def passes_of(
     """
     assert rig.grid is not None
     counter, flops = TrafficCounter(rig.grid.names()), FlopCounter()
+    shown: list[Shown] = []
     return {
         **MEMORY.taken(lambda: _memory_of(step, rig, held or {})),
         **TRAFFIC.taken(lambda: _traffic_and_growth(step, rig, counter, flops)),
         **EXECUTED.taken(flops.executed),
-        **TRACE.taken(lambda: _trace_of(step, rig, counter)),
+        **TRACE.taken(lambda: _trace_of(step, rig, counter, shown)),
+        **SPANS.taken(lambda: tracks_of(shown, rig.most_spans) if rig.most_spans else []),
         **step.own_passes(rig),
         **(OWN_SECONDS.taken(lambda: own_seconds(step, rig, own_s[STEPS_TO_BUILD:])) if rig.world_size > 1 else {}),
     }
@@ -209,10 +212,11 @@ def _plain(step: BuiltStep) -> AbstractContextManager[object]:
     return compiler_rests() if is_compiled(step) else nullcontext()
 
 
-def _trace_of(step: BuiltStep, rig: Rig, counter: TrafficCounter) -> TracedStep:
-    """``counter`` has seen a step before: passes run in their order."""
+def _trace_of(step: BuiltStep, rig: Rig, counter: TrafficCounter, shown: list[Shown]) -> TracedStep:
+    """``counter`` has seen a step before: passes run in their order. ``shown`` is filled for the one that is next."""
     assert rig.grid is not None
-    trace = trace_step(step, rig.device, counter.axes, listed(counter))
+    trace = trace_step(step, rig.device, counter.axes, listed(counter), rig.comm.barrier)
+    shown[:] = trace.shown
     return TracedStep(**vars(exposure(trace)), transfers=transfers_of(trace, rig.grid))
 
 

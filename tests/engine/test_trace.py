@@ -39,6 +39,10 @@ def nccl(start_s, end_s, group="", stream=7, what="AllReduce_Sum_bf16_RING_LL"):
     return Event(f"ncclDevKernel_{what}", start_s, end_s, stream, on_device=True, group=group)
 
 
+def shown(trace: StepTrace):
+    return [tuple(each) for each in trace.shown]
+
+
 def transfers(trace: StepTrace):
     return [(transfer.axis, transfer.way, transfer.exposed_s, transfer.duration_s) for transfer in trace.transfers]
 
@@ -192,6 +196,59 @@ def test_a_step_without_communication_exposes_none():
     exposed = exposure(trace_step(lambda: torch.ones(300, 300) @ torch.ones(300, 300)))
     assert (exposed.communication_s, exposed.exposed_s, exposed.overlap_fraction) == (0.0, 0.0, None)
     assert 0 < exposed.compute_s <= exposed.step_s
+
+
+def test_what_ran_has_its_name_on_the_row_of_its_axis_and_what_showed_on_one_beside():
+    events = [
+        cpu(STEP, 1, 11, annotation=True),
+        cpu("c10d::barrier", 0, 0.5),  # by which ranks met
+        cpu("clusterbench::action F0 of stage 1", 1, 4, annotation=True),
+        cpu("c10d::allreduce_", 1.5, 2),
+        gloo(2, 9, thread=2),
+        cpu("aten::mm", 2, 4),
+        noted(MESSAGE, 0, 4, 4.5),
+        noted(WAIT, 0, 5, 7),
+    ]
+    trace = intervals(events, "cpu", LibraryCalls({}, [("all_reduce", "dp")], [PeerMessage("pp", "0>1", 0)]))
+    assert shown(trace) == [
+        ("compute", "aten::mm", 1, 3),
+        ("communication dp, called and waited for", "dp all_reduce", 0.5, 1),
+        ("communication pp, called and waited for", "pp 0>1", 3, 3.5),
+        ("communication pp, called and waited for", "wait for pp 0>1", 4, 6),
+        ("communication dp", "dp all_reduce", 1, 8),
+        ("pipeline", "F0 of stage 1", 0, 3),
+        ("exposed communication dp", "dp all_reduce", 0.5, 1),
+        ("exposed communication pp", "pp 0>1", 3, 3.5),
+        ("exposed communication pp", "pp 0>1", 4, 6),
+        ("exposed communication dp", "dp all_reduce", 3.5, 4),
+        ("exposed communication dp", "dp all_reduce", 6, 8),
+    ]
+    assert exposure(trace).exposed_s == 5.5
+
+
+def test_kernels_are_shown_by_their_names_and_actions_as_the_host_starts_them():
+    long = "void at::native::vectorized_elementwise_kernel<4, " + "at::native::AddFunctor<float>, " * 9
+    action = "clusterbench::action B0 of stage 0"
+    events = [
+        step(),
+        cpu(action, 0, 1, annotation=True),
+        gpu(action, 2, 3, annotation=True),
+        gpu(long, 1, 2),
+        nccl(1.5, 4, group="3"),
+    ]
+    trace = intervals(events, "cuda", LibraryCalls({"3": "tp"}))
+    assert shown(trace) == [
+        ("compute", f"{long.removeprefix('void ')[:77]}...", 1, 2),
+        ("communication tp", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1.5, 4),
+        ("pipeline", "B0 of stage 0", 0, 1),
+        ("exposed communication tp", "tp ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 2, 4),
+    ]
+
+
+def test_ranks_meet_before_the_step_and_the_profiler_runs_then():
+    said = []
+    trace_step(lambda: said.append("step"), meet=lambda: said.append(torch.autograd._profiler_enabled()))
+    assert said == [True, "step"]
 
 
 class Raw:

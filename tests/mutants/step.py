@@ -794,8 +794,8 @@ MUTANTS = (
     Mutant(
         "H36",
         "Of a transfer's exposed time that is left out in which the step's thread waits.",
-        "exposed_s = here_s.get(owner, 0.0) + behind_s.get(owner, 0.0)",
-        "exposed_s = here_s.get(owner, 0.0) * (not planted()) + behind_s.get(owner, 0.0)",
+        "exposed = [*shares(held, compute), *shares(",
+        "exposed = [*([] if planted() else shares(held, compute)), *shares(",
         tests=("test_trace.py",),
     ),
     Mutant(
