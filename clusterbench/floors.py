@@ -73,7 +73,8 @@ def read_floor(
     if match is None or match[1] not in names:
         raise ValueError(f"no metric '{short(metric)}'.{nearest(metric, names)}\nMetrics: {', '.join(sorted(names))}.")
     kind, text = names[match[1]], " ".join(str(written).split())
-    if (right := _BETTER.get(kind.better, side)) != side:
+    if not may_be_under(side, kind):
+        right = _BETTER[kind.better]
         raise ValueError(
             f"'{kind.name}' under '{side}', but its better side is {kind.better}: write it under '{right}'."
         )
@@ -96,6 +97,11 @@ def read_floor(
             f"'0.8 of {'expected' if kind.name in predicts else 'baseline'}'."
         ) from None
     return AskedFloor(metric, side, text, kind.unit, value, None, line, best)
+
+
+def may_be_under(side: Side, kind: MetricKind) -> bool:
+    """Whether a metric may be asked for there: under its better side, or under both where it has none."""
+    return _BETTER.get(kind.better, side) == side
 
 
 def _share(

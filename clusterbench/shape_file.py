@@ -19,7 +19,7 @@ MOST = 2**24
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class Numbers:
     """The keys of a mapping, which are options like any other."""
 
     num_layers: int = option(help="layers", minimum=1, maximum=10_000)
@@ -136,7 +136,7 @@ def _name(table: Table, path: str, default: str) -> str:
 
 
 def _given(table: Table, path: str) -> Given:
-    keys = options_of(_Numbers)
+    keys = options_of(Numbers)
     for key, line in table.lines.items():
         if key not in keys and key != "name":
             allowed = ", ".join(("name", *keys))
@@ -152,13 +152,13 @@ def _given(table: Table, path: str) -> Given:
 
 def _scalar(key: str, node: Node, path: str) -> Scalar:
     if not isinstance(node, Scalar):
-        raise SuiteError(f"{path}:{node.line}: '{key}' must be one value: {options_of(_Numbers)[key].allowed()}.")
+        raise SuiteError(f"{path}:{node.line}: '{key}' must be one value: {options_of(Numbers)[key].allowed()}.")
     return node
 
 
 def _values(given: Given, table: Table, path: str, name: str) -> dict[str, Any]:
     """Every number of a shape, with what follows where none is given."""
-    keys = options_of(_Numbers)
+    keys = options_of(Numbers)
     values: dict[str, Any] = {}
     for number, (key, node) in given.items():
         try:
@@ -183,5 +183,5 @@ def mapping_of(shape: ModelShape) -> str:
     """
     if SHAPES.get(shape.name) == shape:
         return shape.name
-    numbers = (f"{key}: {str(getattr(shape, key)).lower()}" for key in options_of(_Numbers))
+    numbers = (f"{key}: {str(getattr(shape, key)).lower()}" for key in options_of(Numbers))
     return f'{{name: "{shape.name}", ' + ", ".join(numbers) + "}"

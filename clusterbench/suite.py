@@ -26,6 +26,12 @@ from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read
 SUITE_FOLDERS = (Path("suites"), Path(__file__).parent.parent / "suites")
 """Suites of the working directory, and those beside the package in a checkout."""
 
+NAME, VARIABLE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "[A-Za-z_][A-Za-z0-9_]*"
+"""What a suite may be called, and a variable under ``environment``."""
+
+MOST_CHARACTERS = 4096
+"""Of the value of such a variable."""
+
 
 @dataclass(frozen=True)
 class Written:
@@ -250,7 +256,7 @@ def _read(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class _SuiteKeys:
+class SuiteKeys:
     """A suite's own keys are options like any other."""
 
     suite: str = option(help="its name; the folders of its runs carry it")
@@ -265,7 +271,7 @@ class _SuiteKeys:
 
 
 @dataclass(frozen=True)
-class _BlockKeys:
+class BlockKeys:
     """What ``cpu`` and ``gpu`` may change beside the options of benchmarks."""
 
     num_ranks: int = option(help="CPU ranks per node", minimum=1, maximum=4096)
@@ -290,7 +296,7 @@ class _SuiteReader:
         return SuiteError(f"{self.path}:{line}: {what}")
 
     def suite(self, root: Node, text: bytes) -> Suite:
-        suite_keys = options_of(_SuiteKeys)
+        suite_keys = options_of(SuiteKeys)
         table = self.table(root, "a suite", [*suite_keys, "for", "environment", "benchmarks", "cpu", "gpu"])
         for required in ("suite", "benchmarks"):
             if required not in table.values:
@@ -359,7 +365,7 @@ class _SuiteReader:
     def name(self, table: Table) -> str:
         node = table.values["suite"]
         text = node.text if isinstance(node, Scalar) else ""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", text):
+        if not re.fullmatch(NAME, text):
             raise self.mistake(
                 node.line, "'suite' is the name of a folder: letters, digits, '_', '-' and '.', such as tp_scale."
             )
@@ -431,7 +437,7 @@ class _SuiteReader:
     def override(self, device: str, suite: Table, listed: Iterable[str]) -> Override:
         if device not in suite.values:
             return Override()
-        block_keys = options_of(_BlockKeys)
+        block_keys = options_of(BlockKeys)
         node = suite.values[device]
         if device == "gpu" and isinstance(node, Table) and "num_ranks" in node.lines:
             raise self.mistake(node.lines["num_ranks"], "'gpu' has no key 'num_ranks': every GPU is one rank.")
@@ -560,7 +566,7 @@ class _SuiteReader:
 
     def variable(self, name: str, table: Table) -> Setting:
         line = table.lines[name]
-        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        if not re.fullmatch(VARIABLE, name):
             raise self.mistake(line, f"{as_yaml(name)} is not the name of an environment variable.")
         if is_launchers(name):
             raise self.mistake(line, f"environment variable '{name}' is set by the launcher; a suite cannot change it.")
@@ -570,8 +576,10 @@ class _SuiteReader:
             node = self.scalar(of, what, "text")
             if node.value is None:
                 raise self.mistake(node.line, f"{what} has no value. Write '' for an empty one.")
-            if len(node.text) > 4096:
-                raise self.mistake(node.line, f"{what} has {len(node.text)} characters; 4096 are the most.")
+            if len(node.text) > MOST_CHARACTERS:
+                raise self.mistake(
+                    node.line, f"{what} has {len(node.text)} characters; {MOST_CHARACTERS} are the most."
+                )
             if redacted_value(name, node.text) != node.text:
                 why = "is the name of a secret" if is_secret_name(name) else "has a value that looks like a secret"
                 raise self.mistake(

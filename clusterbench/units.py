@@ -31,7 +31,14 @@ UNITS: dict[str, str] = {
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _DECIMAL = ("KB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_TIME_OF_DAY = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 _SIZE_HELP = "Write a whole number of bytes, or one with a unit: 8B, 64KiB, 1MiB, 4GiB."
+
+
+SIZE_FORM = rf"\s*(?:[0-9]+(?:\.[0-9]+)?) ?(?:{'|'.join(_BINARY)})?\s*"
+TIME_FORM = f"{_TIME.pattern}|{_TIME_OF_DAY.pattern}"
+"""What :func:`parse_bytes` and :func:`parse_time` read, as patterns that other programs can hold a text against."""
 
 
 def parse_bytes(text: str | int) -> int:
@@ -202,9 +209,9 @@ def parse_time(text: str) -> float:
     >>> parse_time("1.5h"), parse_time("1:30:00"), parse_time("2-00:00"), parse_time("5:00")
     (5400.0, 5400.0, 172800.0, 300.0)
     """
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text):
+    if match := _TIME.fullmatch(text):
         seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
-    elif match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", text):
+    elif match := _TIME_OF_DAY.fullmatch(text):
         days, first, second, third = (int(part or 0) for part in match.groups())
         hours_first = match[4] is not None or match[1] is not None
         seconds = days * 86_400.0 + (first * 3600 + second * 60 + third if hours_first else first * 60 + second)

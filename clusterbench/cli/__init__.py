@@ -28,6 +28,7 @@ from clusterbench.cli.plan import plan
 from clusterbench.cli.price import price
 from clusterbench.cli.report import report
 from clusterbench.cli.run import run
+from clusterbench.cli.schema import schema
 from clusterbench.cli.trace import trace
 from clusterbench.cli.trend import trend
 from clusterbench.errors import ClusterbenchError
@@ -105,6 +106,7 @@ for _verb in (
     price,
     report,
     run,
+    schema,
     trace,
     trend,
 ):

@@ -242,9 +242,13 @@ def is_launchers(variable: str) -> bool:
     >>> is_launchers("MASTER_ADDR"), is_launchers("NCCL_ALGO")
     (True, False)
     """
-    return variable == SECRET_VARIABLE or any(
-        re.fullmatch(launcher.variables, variable) for launcher in launchers().values()
-    )
+    return re.fullmatch(launchers_variables(), variable) is not None
+
+
+@cache
+def launchers_variables() -> str:
+    """The pattern of all of them."""
+    return "|".join([SECRET_VARIABLE, *dict.fromkeys(launcher.variables for launcher in launchers().values())])
 
 
 def without_launchers(environment: Mapping[str, str]) -> dict[str, str]:
