@@ -1,0 +1,25 @@
+"""Copies of the package that made the records of a run, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def copies_in_words(copies: Iterable[str], versions: Mapping[str, object]) -> str:
+    """``clusterbench 0.1.0 with sources 9f2c41d0a7b3e586``, or several.
+
+    Parameters
+    ----------
+    versions
+        Of each copy, as environment.json has them.
+
+    >>> copies_in_words(["9f2c", ""], {"9f2c": "0.1.0"})
+    'clusterbench 0.1.0 with sources 9f2c and a clusterbench of before sources were recorded'
+    """
+    words = [
+        f"clusterbench {versions.get(copy, 'of unknown version')} with sources {copy}"
+        if copy
+        else "a clusterbench of before sources were recorded"
+        for copy in copies
+    ]
+    return " and ".join(words)
