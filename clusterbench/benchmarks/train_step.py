@@ -355,7 +355,7 @@ class TrainStep(SustainedBenchmark):
         world_size = ranks_per_node if self.each_node else place.world_size
         for text in self.layouts:
             if text == ALL:
-                yield from every_layout(world_size, self._model.num_experts, ranks_per_node)
+                yield from every_layout(world_size, self._model.num_experts, ranks_per_node, self.seq_len)
             else:
                 yield ParallelLayout.fitting(text, world_size)
 
