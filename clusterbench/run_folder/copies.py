@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from clusterbench.run_folder import COPIES, noted
+
+
+def sources_of(environment: Mapping[str, Any]) -> str:
+    """What tells the sources of clusterbench that ran there from others; empty where that was not recorded.
+
+    >>> sources_of({COPIES: {"b07c": "0.1.0", "9f2c": "0.1.0"}})
+    '9f2c and b07c'
+    """
+    return " and ".join(sorted(noted(environment, COPIES)))
 
 
 def copies_in_words(copies: Iterable[str], versions: Mapping[str, object]) -> str:
