@@ -536,7 +536,9 @@ _ALLOWED = f"Allowed are the axes {', '.join(AXES)} with a degree, then {_WORDS}
 
 
 @lru_cache(maxsize=64)  # a plan asks for every shape
-def every_layout(world_size: int, num_experts: int = 0, ranks_per_node: int = 1) -> Sequence[ParallelLayout]:
+def every_layout(
+    world_size: int, num_experts: int = 0, ranks_per_node: int = 1, seq_len: int = 0
+) -> Sequence[ParallelLayout]:
     """All layouts on exactly so many ranks of the degrees with which models are trained.
 
     On a power of two of ranks these are powers of two. Other numbers have pp of every divisor, as layers need not come
@@ -546,7 +548,7 @@ def every_layout(world_size: int, num_experts: int = 0, ranks_per_node: int = 1)
     With tp there is +sp, which costs nothing and saves memory; a tp that is no power of two comes without it as well,
     as it may divide no sequence. Ranks that hold the same weights share them as ZeRO 0, 1 and 3 say; experts are on
     every rank of a stage, or spread over as many ranks as divide their number. Those with fewer pipeline stages and
-    fewer ranks of cp and tp come first.
+    fewer ranks of cp and tp come first. Where ``seq_len`` is said, a tp that does not divide it comes without +sp.
 
     >>> [str(layout) for layout in every_layout(2)]
     ['dp2', 'dp2+zero1', 'dp2+zero3', 'tp2+sp', 'cp2', 'cp2+zero1', 'cp2+zero3', 'pp2']
@@ -554,8 +556,10 @@ def every_layout(world_size: int, num_experts: int = 0, ranks_per_node: int = 1)
     ['dp2+ep2', 'dp2+ep2+zero1', 'dp2+ep2+zero3', 'tp2+sp+ep2', 'cp2+ep2', 'cp2+ep2+zero1', 'cp2+ep2+zero3']
     >>> [str(layout) for layout in every_layout(3)], str(every_layout(3, ranks_per_node=3)[3])
     (['dp3', 'dp3+zero1', 'dp3+zero3', 'pp3'], 'tp3+sp')
+    >>> [str(layout) for layout in every_layout(2, seq_len=1001) if layout.tp > 1]
+    ['tp2+sp', 'tp2']
     """
-    layouts = []
+    layouts: list[ParallelLayout] = []
     for pp, cp, tp in product(
         divisors(world_size), _powers_that_divide(world_size), _of_tp(world_size, ranks_per_node)
     ):
@@ -564,7 +568,9 @@ def every_layout(world_size: int, num_experts: int = 0, ranks_per_node: int = 1)
             for name, rider in RIDERS.items():
                 if rider.tried:
                     ridden = [each._with(name, value) for each in ridden for value in rider.tried(each, num_experts)]
-            layouts += ridden
+            if seq_len % (cp * tp):
+                ridden += [each._with("sp", False) for each in ridden if each.sp and each.ep == 1]
+            layouts += dict.fromkeys(ridden)
     return tuple(layouts)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -203,6 +203,18 @@ class Refusal:
     hint: str = ""
 
 
+@dataclass(frozen=True)
+class Replanned:
+    """What a copy of the package that went on with a run expects of a case, where that is not what its plan has.
+
+    ``copy`` are the digits by which its sources are known, see :func:`clusterbench.own_copy.digest`.
+    """
+
+    copy: str
+    hash: str
+    expected: Mapping[str, Expected]
+
+
 MOST_REPEATS = 1000
 """Of a suite's list, asked for or run again and again for a time."""
 
@@ -212,7 +224,8 @@ class Plan:
     """All cases in the order they run within one repeat, and what was refused.
 
     ``fail_on`` are conditions of :data:`FAIL_ON` that the suite adds to those by default. The list is run ``repeats``
-    times, and then again until all cases together have taken ``for_s`` seconds.
+    times, and then again until all cases together have taken ``for_s`` seconds. ``replanned`` is what other copies of
+    the package that went on with the run expect.
     """
 
     suite: str
@@ -223,6 +236,20 @@ class Plan:
     refusals: tuple[Refusal, ...]
     fail_on: tuple[str, ...] = ()
     for_s: float = 0.0
+    replanned: tuple[Replanned, ...] = ()
+
+    def case_of(self, case: Case, copy: str) -> Case:
+        """A case of this plan with what this copy of the package expects of it."""
+        expected = self._expected_by.get((copy, case.hash))
+        if expected is None:
+            return case
+        of_copy = replace(case, expected=expected)
+        of_copy.__dict__["hash"] = case.hash  # by which its records are found, also where a secret was taken out of it
+        return of_copy
+
+    @cached_property
+    def _expected_by(self) -> Mapping[tuple[str, str], Mapping[str, Expected]]:
+        return {(again.copy, again.hash): again.expected for again in self.replanned}
 
 
 @dataclass(frozen=True)
@@ -381,7 +408,8 @@ class Outcome:
     """How one attempt at a case ended; ``rank`` and ``host`` name the culprit where there is one.
 
     ``lost_hosts`` are those that went away meanwhile: such an attempt says little about the case. ``blame`` is what it
-    says of the culprit, which is ``lost_hosts`` where there are any.
+    says of the culprit, which is ``lost_hosts`` where there are any. ``copy`` tells the sources of the package that
+    made it from others; empty in records of before 2026-11-30.
     """
 
     case: str
@@ -398,6 +426,7 @@ class Outcome:
     log: str = ""
     lost_hosts: tuple[str, ...] = ()
     blame: Blame = ""
+    copy: str = ""
 
 
 NO_DETAIL: Mapping[str, str] = MappingProxyType({})

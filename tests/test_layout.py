@@ -363,5 +363,12 @@ def test_a_tp_that_is_no_power_of_two_comes_without_sp_too():
     assert found[6:9] == ["dp2-tp3", "dp2-tp3+zero1", "dp2-tp3+zero3"]
 
 
+def test_a_tp_that_divides_no_sequence_comes_without_sp_too():
+    found = every_layout(8, num_experts=8, seq_len=4100)
+    without = [str(layout) for layout in found if layout.tp > 1 and not layout.sp]
+    assert without == ["tp8", "cp2-tp4", "cp2-tp4+zero1", "cp2-tp4+zero3", "cp4-tp2", "cp4-tp2+zero1", "cp4-tp2+zero3"]
+    assert [layout for layout in found if str(layout) not in without] == list(every_layout(8, num_experts=8))
+
+
 def test_with_tp_every_layout_has_sp():
     assert all(layout.sp == (layout.tp > 1) for layout in every_layout(16))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.benchmarks._sustained import SustainedBenchmark
 from clusterbench.benchmarks._tokens import FILE_BYTES, PATH, READ, RESIDENT, is_fed, reading
+from clusterbench.cluster import Cluster
 from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import held_memory
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
@@ -354,7 +355,7 @@ class TrainStep(SustainedBenchmark):
         world_size = ranks_per_node if self.each_node else place.world_size
         for text in self.layouts:
             if text == ALL:
-                yield from every_layout(world_size, self._model.num_experts, ranks_per_node)
+                yield from every_layout(world_size, self._model.num_experts, ranks_per_node, self.seq_len)
             else:
                 yield ParallelLayout.fitting(text, world_size)
 
@@ -558,4 +559,8 @@ def formulas_of(case: Case) -> StepFormulas:
 def _formulas(device: str, names: tuple[str, ...], *values: Any) -> StepFormulas:
     point = {**dict(zip(names, values, strict=True)), "seed": 0}
     rank_order = str(point.get("rank_order", "megatron"))
-    return trainer_of(point).formulas(job_of(point, device), from_options(point), rank_order)
+    trainer, job, every = trainer_of(point), job_of(point, device), from_options(point)
+    formulas = trainer.formulas(job, every, rank_order)
+    # what is asked of this, no card has a part in
+    alone = Cluster(1, job.layout.world_size, "cpu")
+    return replace(formulas, predict=lambda: trainer.predict(job, every, alone, parity=False))

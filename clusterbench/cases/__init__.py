@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ class Reading:
     ``problems`` are sentences about what could not be read; ``prices`` are there where rates of the machine were known.
     ``cut_short`` says of a run that was to last a time how much of it is over, where that is not all.
     ``hosts_of_runs`` are the names of the hosts of each of several runs that stand side by side, to be compared.
+    ``named_twice`` are hosts that said something else of themselves in another of several runs, each with its own name.
     """
 
     run: str
@@ -40,6 +41,11 @@ class Reading:
     prices: Prices = field(default_factory=Prices)
     cut_short: tuple[str, ...] = ()
     hosts_of_runs: tuple[tuple[str, ...], ...] = ()
+    named_twice: Mapping[str, str] = field(default_factory=dict)
+
+    def own_hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Hosts by their own names, each once."""
+        return tuple(dict.fromkeys(self.named_twice.get(name, name) for name in names))
 
     @cached_property
     def trained(self) -> list[Trained]:

@@ -23,8 +23,8 @@ from clusterbench.cli.output import say
 def trend(folders: tuple[Path, ...], threshold: float, json: Path | None) -> None:
     """Find steps and drifts in RUN..., five runs or more of the same cases, in the order in which they were made.
 
-    Beside each step stands what changed in the environment. Exit code 0: nothing is shown to be worse; 1: something is;
-    2: the runs cannot be a series.
+    Beside each step stands what changed in the environment. Exit code 0: nothing is shown to be worse; 1: something is,
+    or ended badly in the last run; 2: the runs cannot be a series; 3: too few runs to show anything.
     """
     from clusterbench.trend import trend_of_folders
     from clusterbench.trend.text import as_text, write_json

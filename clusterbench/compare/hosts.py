@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clusterbench.diagnoses.unlike_hosts import memories, traits_and_settings
+from clusterbench.run_folder.copies import sources_of
 from clusterbench.words import few, plural
 
 
@@ -18,6 +19,9 @@ def machine_differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iter
     base, new
         As in ``environment.json``. What the hosts of one run did not say is not compared.
     """
+    sources = sources_of(new), sources_of(base)
+    if all(sources) and len(set(sources)) > 1:  # of one version there are many
+        yield f"the sources of clusterbench are {sources[0]} in new and {sources[1]} in base"
     silent = [name for name, environment in (("base", base), ("new", new)) if not environment.get("hosts")]
     if silent:
         yield f"environment.json of {' and '.join(silent)} names no host, so machines cannot be compared"

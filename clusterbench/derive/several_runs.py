@@ -43,7 +43,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         for_s=max(run.plan.for_s for run in named_runs),
         fail_on=tuple(dict.fromkeys(name for run in named_runs for name in run.plan.fail_on)),
     )
-    hosts = _hosts(named_runs)
+    hosts, named_twice = _hosts(named_runs)
     if stand_apart:
         rows = [row for run in named_runs for row in rows_across_cases(run.rows, run.plan)]
     else:
@@ -62,6 +62,7 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
         ),
         cut_short=tuple(f"{run.name}: {lacking}" for run in named_runs for lacking in run.cut_short),
         hosts_of_runs=tuple(map(tuple, hosts)) if stand_apart else (),
+        named_twice=named_twice,
     )
 
 
@@ -110,18 +111,24 @@ def _named(run: SingleRun, name: str, in_points: bool) -> SingleRun:
     return SingleRun(name, plan, histories, rows, run.environment, run.problems, prices, run.cut_short)
 
 
-def _hosts(runs: Sequence[SingleRun]) -> list[dict[str, Any]]:
-    """The hosts of each run by name; one that said something else in an earlier run has the run in its name."""
+def _hosts(runs: Sequence[SingleRun]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The hosts of each run by name; one that said something else in an earlier run has the run in its name.
+
+    Beside them those with a run in their name, each with its own.
+    """
     known: dict[str, Any] = {}
-    of_runs = []
+    of_runs, named_twice = [], {}
     for run in runs:
-        named = {
-            f"{host} in {run.name}" if known.get(host, description) != description else host: description
-            for host, description in (run.environment.get("hosts") or {}).items()
-        }
+        named = {}
+        for host, description in (run.environment.get("hosts") or {}).items():
+            name = host
+            if known.get(host, description) != description:
+                name = f"{host} in {run.name}"
+                named_twice[name] = host
+            named[name] = description
         known |= named
         of_runs.append(named)
-    return of_runs
+    return of_runs, named_twice
 
 
 def _environments(runs: Sequence[SingleRun], hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

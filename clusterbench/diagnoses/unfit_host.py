@@ -62,8 +62,9 @@ class UnfitHost(Diagnosis):
         if not healthy and not findings:
             return Answer()
         without = f"; {unknown} could not be judged, and 'clusterbench doctor' says why" if unknown else ""
-        in_order = f"{plural(healthy, 'answer')} of checks of {plural(len(hosts), 'host')} in order{without}"
-        return Answer(tuple(_worst_first(findings)), (in_order,) if healthy else ())
+        num_hosts = len(reading.own_hosts(host.name for host in hosts))
+        in_order = f"{plural(healthy, 'answer')} of checks of {plural(num_hosts, 'host')} in order{without}"
+        return Answer(tuple(_worst_first(findings, reading)), (in_order,) if healthy else ())
 
 
 def _of_each_run(reading: Reading, hosts: Sequence[Host]) -> Iterator[Sequence[Host]]:
@@ -73,7 +74,7 @@ def _of_each_run(reading: Reading, hosts: Sequence[Host]) -> Iterator[Sequence[H
             yield own
 
 
-def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def _worst_first(findings: Iterable[Finding], reading: Reading) -> list[Finding]:
     """By host, the one with the most errors first; behind them what is worth knowing, once for all hosts alike."""
     against: dict[str, list[Finding]] = defaultdict(list)
     notes: dict[str, list[Finding]] = defaultdict(list)
@@ -81,7 +82,7 @@ def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
         (notes[finding.what] if finding.severity == "note" else against[finding.host]).append(finding)
     hosts = sorted(against.values(), key=_badness)
     of_hosts = [sorted(of_host, key=lambda finding: SEVERITIES.index(finding.severity)) for of_host in hosts]
-    return [*chain.from_iterable(of_hosts), *map(_shared, notes.values())]
+    return [*chain.from_iterable(of_hosts), *(_shared(alike, reading) for alike in notes.values())]
 
 
 def _badness(findings: Sequence[Finding]) -> tuple[int, ...]:
@@ -89,8 +90,8 @@ def _badness(findings: Sequence[Finding]) -> tuple[int, ...]:
     return tuple(-sum(finding.severity == severity for finding in findings) for severity in SEVERITIES)
 
 
-def _shared(alike: Sequence[Finding]) -> Finding:
-    if len(alike) == 1:
+def _shared(alike: Sequence[Finding], reading: Reading) -> Finding:
+    hosts = reading.own_hosts(finding.host for finding in alike)
+    if len(hosts) == 1:
         return alike[0]
-    hosts = tuple(finding.host for finding in alike)
     return replace(alike[0], where=f"{len(hosts)} hosts ({few(hosts)})", host="", among=hosts)

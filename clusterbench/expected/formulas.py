@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 from clusterbench.expected.flops import Work, executed_by_all, executed_by_rank, routed_kind
@@ -12,18 +12,35 @@ from clusterbench.expected.memory import held_memory, not_predicted
 from clusterbench.job import TrainingJob, kept_bytes
 from clusterbench.parallel import Parallelism, Traffic, active_in, expected_traffic, held_weights, of_kind, part_of
 from clusterbench.parallel.fsdp import FullySharded
+from clusterbench.types import Case, Expected, split_key
 
 
 @dataclass(frozen=True)
 class StepFormulas:
     """One step: ``parallelisms`` are all, with their options, of which those count that are active in the job's layout.
 
-    Each figure is worked out when it is asked for.
+    Each figure is worked out when it is asked for. ``predict`` gives what a plan of today expects of the step.
     """
 
     job: TrainingJob
     parallelisms: tuple[Parallelism, ...]
     rank_order: str = "megatron"
+    predict: Callable[[], Mapping[str, Expected]] = field(default=dict, compare=False)
+
+    def are_of_another_step(self, case: Case, *metrics: str) -> bool:
+        """Whether the plan of a case expects other figures than these: another version planned it, and ran its step.
+
+        What is worked out here for single ranks says nothing of that step then; the plan's own figures do.
+        """
+        planned, today = (
+            {key: of.value for key, of in expected.items() if split_key(key)[0] in metrics}
+            for expected in (case.expected, self._predicted)
+        )
+        return bool(today) and planned != today
+
+    @cached_property
+    def _predicted(self) -> Mapping[str, Expected]:
+        return self.predict()
 
     @cached_property
     def active(self) -> tuple[Parallelism, ...]:

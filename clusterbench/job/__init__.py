@@ -289,10 +289,12 @@ class TrainingJob:
         per_forward = self.micro_batch_size * self.layout.dp
         if self.global_batch_size % per_forward == 0:
             return None
+        fewer = self.global_batch_size // per_forward
+        near = " or ".join(f"{number * per_forward}" for number in (fewer, fewer + 1) if number)
         return (
             f"global_batch_size {self.global_batch_size} is no multiple of micro_batch_size {self.micro_batch_size} x "
             f"dp {self.layout.dp} = {per_forward}, so gradient_accumulation_steps would be "
-            f"{quotient(self.global_batch_size, per_forward)}"
+            f"{quotient(self.global_batch_size, per_forward)}; with {near} sequences it is whole"
         )
 
     @property

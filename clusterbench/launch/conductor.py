@@ -106,6 +106,8 @@ class Conductor:
         When the whole run has to be over, by the monotonic clock; None for no limit.
     ranks_per_gpu
         That share each GPU.
+    copy
+        Tells the sources of the package from those of others, which may have begun this run.
     """
 
     agents: Agents
@@ -114,6 +116,7 @@ class Conductor:
     store_host: str | None = None
     ends_at: float | None = None
     ranks_per_gpu: int = 1
+    copy: str = ""
     _start: int = field(default=-1, init=False)
     _next_start: int = field(default=0, init=False)
     _with_passes: set[str] = field(init=False)
@@ -131,7 +134,13 @@ class Conductor:
     def __post_init__(self) -> None:
         self._events = Events(self.agents, self.run, self.ranks_per_gpu)
         self._logs = str(self.run.logs.resolve())
-        self._with_passes = {observation.hash for observation in self.run.observations() if observation.passes}
+        # What a step of other sources sent and held is of another program.
+        own = {(ended.hash, ended.repeat, ended.attempt) for ended in self.run.outcomes() if ended.copy == self.copy}
+        self._with_passes = {
+            seen.hash
+            for seen in self.run.observations()
+            if seen.passes and (seen.hash, seen.repeat, seen.attempt) in own
+        }
         self._scratch = scratch_folder("head")
 
     def conduct(self, executions: Sequence[Execution], more: Callable[[], Sequence[Execution]] | None = None) -> None:
@@ -266,7 +275,8 @@ class Conductor:
 
         def outcome(**how: Any) -> Outcome:
             elapsed_s = round(time.monotonic() - clock, 6)
-            return Outcome(**identity, **how, started=started.isoformat(timespec="seconds"), elapsed_s=elapsed_s)
+            at = started.isoformat(timespec="seconds")
+            return Outcome(**identity, **how, started=at, elapsed_s=elapsed_s, copy=self.copy)
 
         try:
             records = self._take_through(case)

@@ -35,6 +35,7 @@ from clusterbench.launch.allocation import (
 )
 from clusterbench.launch.conductor import Conductor
 from clusterbench.launch.control import HEAD, Alone, HeadPlane, MemberPlane, mpi_plane
+from clusterbench.launch.copies import as_this_copy_expects, this_copy
 from clusterbench.launch.ending import EndingSignals, Interrupted, Interruption, output_that_may_close
 from clusterbench.launch.executions import Execution, again, left_to_do
 from clusterbench.launch.interfaces import Interface
@@ -46,7 +47,7 @@ from clusterbench.launch.rendezvous import meet
 from clusterbench.launchers import Started, detect, named_hosts
 from clusterbench.planning import make_plan
 from clusterbench.planning.text import idle_sentence
-from clusterbench.run_folder import RunFolder, default_path
+from clusterbench.run_folder import COPIES, RunFolder, default_path
 from clusterbench.run_folder.attempts import WITHOUT_MACHINE, unrecorded
 from clusterbench.run_folder.lock import FolderHeld, IsGone, Lock
 from clusterbench.run_folder.process import Process
@@ -240,12 +241,15 @@ def _lead(
         measure_clocks(plane, allocation)
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             tell(f"{difference.severity}: {difference.sentence}")
-        directory, plan = _folder(options, suite, cluster, allocation, interruption)
+        directory, plan = _folder(options, suite, cluster, allocation, interruption, own.copy.digest)
         agents = Agents(
             agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
         )
         first_gpus, settle = allocation.first_gpus, settle or report_of
-        exit_code = _conduct(agents, directory, plan, options, interfaces, cluster, first_gpus, interruption, settle)
+        copy = own.copy.digest
+        exit_code = _conduct(
+            agents, directory, plan, options, interfaces, cluster, first_gpus, interruption, settle, copy
+        )
     except (ClusterbenchError, KeyboardInterrupt) as caught:
         error = caught if isinstance(caught, ClusterbenchError) else _not_begun(interruption)
         interruption.only_noted()
@@ -275,6 +279,7 @@ def _conduct(
     first_gpus: Mapping[int, int],
     interruption: Interruption,
     settle: Settle,
+    copy: str,
 ) -> int:
     outcomes = directory.outcomes()
     lacking = unrecorded(plan, outcomes, directory.observations())
@@ -321,7 +326,7 @@ def _conduct(
 
     try:
         interruption.raised_again()
-        conductor = Conductor(agents, directory, progress, store_host, ends_at, cluster.ranks_per_gpu)
+        conductor = Conductor(agents, directory, progress, store_host, ends_at, cluster.ranks_per_gpu, copy)
         conductor.conduct(executions or more(), more)
     except LaunchError as error:
         stopped = error
@@ -410,7 +415,7 @@ def _cpu_ranks(options: RunOptions, suite: Suite) -> int | None:
 
 
 def _folder(
-    options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation, interruption: Interruption
+    options: RunOptions, suite: Suite, cluster: Cluster, allocation: Allocation, interruption: Interruption, copy: str
 ) -> tuple[RunFolder, Plan]:
     """A new folder with its plan, or the one to continue: with the plan it has, if this is still its cluster.
 
@@ -419,7 +424,7 @@ def _folder(
     if options.resume is None:
         machine = fingerprint_of({"hosts": {host: allocation.environments[host] for host in cluster.hosts}})
         plan = make_plan(suite, cluster, machine, options.accepted)
-        return _new_folder(options, plan, suite, allocation, interruption)
+        return _new_folder(options, plan, suite, allocation, interruption, copy)
     directory = RunFolder.open(options.resume)
     plan = directory.plan()
     there, here = plan.cluster.size, cluster.size
@@ -439,6 +444,7 @@ def _folder(
     interruption.only_noted()
     try:
         directory.add_hosts(allocation.environments)
+        plan = as_this_copy_expects(directory, plan, suite, copy)
     except ClusterbenchError:
         directory.release()
         raise
@@ -470,7 +476,7 @@ def _what_is_another(directory: RunFolder, plan: Plan, environments: Mapping[str
 
 
 def _new_folder(
-    options: RunOptions, plan: Plan, suite: Suite, allocation: Allocation, interruption: Interruption
+    options: RunOptions, plan: Plan, suite: Suite, allocation: Allocation, interruption: Interruption, copy: str
 ) -> tuple[RunFolder, Plan]:
     rates = None if options.rates is None else _rates(options.rates, plan, allocation)
     interruption.only_noted()
@@ -484,7 +490,7 @@ def _new_folder(
                 raise
             continue  # one that started in the same moment has the name
         try:
-            environment = {"hosts": allocation.environments}
+            environment = {"hosts": allocation.environments, COPIES: this_copy(copy)}
             return RunFolder.create(path, suite.text, plan, environment, lock, rates, suite.named_files), plan
         except ClusterbenchError:
             lock.release()

@@ -293,7 +293,9 @@ def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping
         if len(labels) == 1 and len(updates) == 1:
             alone = _alone(history, statistic, most, *updates)
             seen = _Seen(history, numbers, alone if tuple(sorted(alone)) in labels else {})
-            groups[(*labels, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
+            # other sources may draw other weights, or compute something else: each agree among themselves
+            copy = [*history.copies][-1]
+            groups[(copy, *labels, *updates, *_result_of(history.case, statistic.of_update, options))].append(seen)
     yield from groups.values()
 
 

@@ -98,7 +98,18 @@ def differences(case: Case, formulas: StepFormulas, ranks: Sequence[Sequence[Mov
             found = found or _of_calls(rank, axis, along, formulas, stage, _more_planned(case, formulas, axis))
             if found and (axis not in worst or _size(found) > _size(worst[axis])):
                 worst[axis] = found
+    if worst and formulas.are_of_another_step(case, METRIC, CALLS) and _is_as_planned(case, ranks):
+        return []
     return sorted(worst.values(), key=_size, reverse=True)
+
+
+def _is_as_planned(case: Case, ranks: Sequence[Sequence[Moved]]) -> bool:
+    """Whether the busiest ranks sent what the plan says, which of each axis has the largest figure of all stages."""
+    planned = {key: case.expected[key].value for name in (METRIC, CALLS) for key in case.expected_of(name)}
+    counted = {metric.key: metric.value for metric in traffic_metrics(ranks, ())}
+    return planned.keys() == counted.keys() and all(
+        value is not None and abs(value - planned[key]) <= ROUNDING for key, value in counted.items()
+    )
 
 
 def traffic_metrics(ranks: Sequence[Sequence[Moved]], found: Sequence[Difference]) -> Iterator[Metric]:

@@ -104,9 +104,8 @@ class Pipeline(Parallelism):
 
     def objection(self, job: TrainingJob) -> str | None:
         pp, stages = job.layout.pp, job.layout.pp * self.chunks
-        reason = schedules.objection(self.schedule, pp, job.gradient_accumulation_steps, self.chunks)
-        if reason is not None:
-            return f"{reason.removesuffix('.')} ({job.equation})"
+        if reason := schedules.objection_to_chunks(self.schedule, self.chunks):
+            return reason.removesuffix(".")
         if job.shape.num_layers < stages:
             return (
                 f"pp{pp} with {plural(self.chunks, 'chunk')} per rank has {stages} stages, and {job.shape.name} has "
@@ -122,6 +121,9 @@ class Pipeline(Parallelism):
                 f"{self.schedule} puts the first and the last stage on one rank, where the tied embedding of "
                 f"{job.shape.name} would be twice"
             )
+        # last, as all else no batch mends
+        if reason := schedules.objection(self.schedule, pp, job.gradient_accumulation_steps, self.chunks):
+            return f"{reason.removesuffix('.')} ({job.equation})"
         return None
 
     @property

@@ -224,12 +224,17 @@ def least_form(question: Question, profile: Profile) -> Form | None:
 
 def _smallest_forms(question: Question, profile: Profile) -> Iterator[PricedJob]:
     """Each legal layout with micro-batches of one sequence, and as much recomputed as the framework can."""
-    for layout in every_layout(question.world_size, question.shape.num_experts, question.gpus_per_node):
+    for layout in _layouts(question):
         for recompute in reversed(KINDS):
             priced = PricedJob(_job(question, layout, 1), question.gpus_per_node, recompute=recompute)
             if profile.objection(priced) is None:
                 yield priced
                 break
+
+
+def _layouts(question: Question) -> Sequence[ParallelLayout]:
+    of = question
+    return every_layout(of.world_size, of.shape.num_experts, of.gpus_per_node, of.seq_len)
 
 
 def enough_nodes(question: Question, profile: Profile) -> tuple[int, Form] | None:
@@ -291,8 +296,8 @@ def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> T
 
 
 def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> Iterator[Candidate]:
-    shape, rates = question.shape, known.rates
-    for layout in every_layout(question.world_size, shape.num_experts, question.gpus_per_node):
+    rates = known.rates
+    for layout in _layouts(question):
         too_large: set[str] = set()
         for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
             job = _job(question, layout, micro_batch_size)

@@ -30,7 +30,7 @@ from clusterbench.run_folder.lock import Lock, is_lock
 from clusterbench.run_folder.passes import SPANS_NAME
 from clusterbench.run_folder.records import parsed, record_of
 from clusterbench.run_folder.redaction import REMOVED
-from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, split_key
+from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, Replanned, split_key
 from clusterbench.units import UNITS
 from clusterbench.words import short
 
@@ -40,6 +40,9 @@ SPARES, RETURNED_HOSTS = "spares", "returned hosts"
 """Headings of environment.json under which a host has a sentence: it was lost while no case ran on it; it fell silent
 and no third host was there to say whose link it was; it did not answer when it was to take part; its own link went
 down; it was named to replace others. And how many times a host had been lost that took part again."""
+
+COPIES = "copies of clusterbench"
+"""Under which environment.json has the version of every copy that ran here, by the digits that tell its sources."""
 
 RATES = "rates.yaml"
 """The file of rates that a run was given, as it was given: docs/prediction.md."""
@@ -214,10 +217,14 @@ class RunFolder:
         heads: list[_Head] = []
         cases: dict[str, Case] = {}
         refusals: dict[str, Refusal] = {}
+        replanned: dict[tuple[str, str], Replanned] = {}
         for number, record in self._read("plan.jsonl", _planned, _planned_case):
             if isinstance(record, _Head):
                 heads.append(record)
                 is_new = len(heads) == 1
+            elif isinstance(record, Replanned):
+                is_new = (record.copy, record.hash) not in replanned
+                replanned.setdefault((record.copy, record.hash), record)
             elif isinstance(record, Case):
                 is_new = record.id not in cases and record.id not in refusals
                 cases.setdefault(record.id, record)
@@ -228,7 +235,14 @@ class RunFolder:
                 self._name(f"plan.jsonl:{number} says again what an earlier line says, and was left out")
         if not heads:
             raise self._without_head()
-        return self._counted(heads[0], tuple(cases.values()), tuple(refusals.values()))
+        plan = self._counted(heads[0], tuple(cases.values()), tuple(refusals.values()))
+        return replace(plan, replanned=tuple(replanned.values())) if replanned else plan
+
+    def plan_anew(self, replanned: Iterable[Replanned]) -> None:
+        """Adds to the plan what another copy of the package expects, which goes on with the run."""
+        self._expect_lock()
+        for record in replanned:
+            self._append("plan.jsonl", {"kind": "expected", **vars(record)})
 
     def environment(self) -> dict[str, Any]:
         """What was captured of the hosts: ``hosts`` and ``loaded`` by host, and whatever else was noted.
@@ -531,7 +545,7 @@ def _of_spans(seen: Observation, spans: Sequence[Any]) -> Observation:
 
 
 def _plan_records(plan: Plan) -> Iterator[dict[str, Any]]:
-    head = {name: value for name, value in vars(plan).items() if name not in ("cases", "refusals")}
+    head = {name: value for name, value in vars(plan).items() if name not in ("cases", "refusals", "replanned")}
     yield {"kind": "plan", **head, "num_cases": len(plan.cases), "num_refusals": len(plan.refusals)}
     for case in plan.cases:
         yield {"kind": "case", "hash": case.hash, **vars(case)}
@@ -539,21 +553,24 @@ def _plan_records(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"kind": "refusal", **vars(refusal)}
 
 
-def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
+def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal | Replanned:
     """A line of plan.jsonl. A case is held against the identity it was written with."""
     kind = fields.pop("kind", None)
     if kind == "plan":
         return record_of(_Head, fields)
+    if kind == "expected":
+        again = record_of(Replanned, fields)
+        _expect_figures(again.expected)
+        return again
     if isinstance(point := fields.get("point"), dict) and not _is_plain(point):
         raise ValueError("'point' holds more than plain values")
     if kind == "refusal":
         return record_of(Refusal, fields)
     if kind != "case":
-        raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal")
+        raise ValueError(f"'kind' is {json.dumps(kind)[:60]}, not one of plan, case, refusal, expected")
     written = fields.pop("hash", None)
     case = record_of(Case, fields)
-    if unreadable := [key for key in case.expected if not _names_a_figure(key)]:
-        raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
+    _expect_figures(case.expected)
     if unjudged := [floor for floor in case.floors if not _is_readable(floor)]:
         asked = short(f"{unjudged[0].metric} in {unjudged[0].unit}", 60)
         raise ValueError(f"'floors' asks for {asked}, which does not name a figure and its unit")
@@ -562,6 +579,11 @@ def _planned(fields: dict[str, Any]) -> _Head | Case | Refusal:
     if case.hash != written:
         raise ValueError(f"it is not what was planned: its identity is {case.hash}, and {written!s:.60} was written")
     return case
+
+
+def _expect_figures(expected: Iterable[str]) -> None:
+    if unreadable := [key for key in expected if not _names_a_figure(key)]:
+        raise ValueError(f"'expected' holds {short(json.dumps(unreadable[0]), 60)}, which does not name a figure")
 
 
 def _lacks_a_secret(case: Case) -> bool:

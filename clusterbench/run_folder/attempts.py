@@ -75,6 +75,16 @@ class History:
         good = tuple(outcome for outcome in self.deciding if outcome.status == "ok")
         return (good or self.deciding or (None,))[-1]
 
+    @cached_property
+    def copies(self) -> Mapping[str, tuple[Observation, ...]]:
+        """The observations of each copy of the package that made some; the one that made the latest is the last."""
+        made_by = {(ended.repeat, ended.attempt): ended.copy for ended in self.outcomes}
+        latest = {ended.copy: place for place, ended in enumerate(self.outcomes) if ended.status == "ok"}
+        by_copy: dict[str, list[Observation]] = {}
+        for seen in self.observations:
+            by_copy.setdefault(made_by.get((seen.repeat, seen.attempt), ""), []).append(seen)
+        return {copy: tuple(by_copy[copy]) for copy in sorted(by_copy, key=lambda copy: latest.get(copy, -1))}
+
     @property
     def ran_here(self) -> bool:
         """Whether the machine of the run did anything for it, of which something could be said."""

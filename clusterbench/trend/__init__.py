@@ -33,6 +33,9 @@ from clusterbench.words import few, plural
 
 Verdict = Literal["worse", "better", "steady", "too few runs"]
 
+EXCLUDED, SHOWN, UNDECIDED = 0, 1, 3
+"""Exit codes, as those of ``compare``: nothing is shown to be worse, something is, or of no figure anything could."""
+
 MAIN_UNITS = ("s", "B/s", "tokens/s", "B")
 """A case's main figures are the first it declares of each: time, bandwidth, tokens/s; and all its ``peak_memory``."""
 
@@ -128,6 +131,8 @@ class Trend:
         Figures of fewer than 5 runs, which are not judged.
     left_out
         Sentences about cases that do not enter.
+    broken
+        Cases that ended badly in the last run and had figures in an earlier one, each with how.
     """
 
     runs: tuple[str, ...]
@@ -136,6 +141,7 @@ class Trend:
     courses: tuple[Course, ...]
     short: tuple[Series, ...]
     left_out: tuple[str, ...]
+    broken: tuple[str, ...] = ()
 
     def of(self, verdict: Verdict) -> list[Course]:
         """The worst first; of what is better, the best."""
@@ -155,8 +161,15 @@ class Trend:
         ]
 
     @property
+    def is_judged(self) -> bool:
+        """Whether of any figure a step could be shown."""
+        return any(course.verdict(self.threshold) != "too few runs" for course in self.courses)
+
+    @property
     def exit_code(self) -> int:
-        return 1 if self.of("worse") else 0
+        if self.of("worse") or self.broken:
+            return SHOWN
+        return EXCLUDED if self.is_judged else UNDECIDED
 
 
 def trend_of_folders(folders: Sequence[Path], threshold: float) -> Trend:
@@ -206,7 +219,17 @@ def trend_of(readings: Mapping[str, Reading], threshold: float) -> Trend:
         tuple(_courses(enough, ordered)),
         tuple(series for series in found if len(series.runs) < FEWEST),
         left_out,
+        tuple(_broken(ordered)),
     )
+
+
+def _broken(readings: Sequence[Reading]) -> Iterator[str]:
+    """As ``compare`` has it of two runs, of which the last is held against all before."""
+    *earlier, last = readings
+    ran = {history.case.hash for reading in earlier for history in reading.histories if history.observations}
+    for history in last.histories:
+        if history.faults and history.case.hash in ran:
+            yield f"{history.case.id} ({history.faults[0].status.replace('_', ' ')})"
 
 
 def _started(name: str, reading: Reading) -> datetime:

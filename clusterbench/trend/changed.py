@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterbench.diagnoses.unlike_hosts import memories, traits, traits_and_settings
 from clusterbench.host_facts import described_hosts
+from clusterbench.run_folder.copies import sources_of
 from clusterbench.words import few
 
 NOTHING = "nothing that is compared changed"
@@ -41,6 +42,9 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
         if _differ(*values) and (all(values) or what in may_be_unset):
             old, now = (_told(hosts) for hosts in values)
             yield f"{what}: {old} -> {now}"
+    sources = sources_of(before), sources_of(after)
+    if all(sources) and len(set(sources)) > 1:  # of one version there are many
+        yield f"the sources of clusterbench: {' -> '.join(sources)}"
 
 
 def _differ(before: Mapping[str, str], after: Mapping[str, str]) -> bool:

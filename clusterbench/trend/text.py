@@ -32,11 +32,15 @@ def as_text(trend: Trend) -> str:
 
 def summary(trend: Trend) -> str:
     counts = {verdict: len(trend.of(verdict)) for verdict in ("worse", "better", "steady", "too few runs")}
-    first = "WORSE" if counts["worse"] else "NOTHING SHOWN TO BE WORSE"
+    first = "WORSE" if counts["worse"] else "NOTHING SHOWN TO BE WORSE" if trend.is_judged else "NOTHING JUDGED"
     told = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count)
     figures = plural(len(trend.courses), "figure")
     since = f"{trend.started[0]} to {trend.started[-1]}"
-    return f"{first} by {trend.threshold:.1%} or more in {len(trend.runs)} runs, {since}. Of {figures}: {told}."
+    in_runs = f"in {len(trend.runs)} runs, {since}. Of {figures}: {told}."
+    if trend.broken:
+        cases = f"{plural(len(trend.broken), 'case')} ended badly in the last run that ran before: {few(trend.broken)}"
+        return f"WORSE: {cases}; {first.lower()} by {trend.threshold:.1%} or more {in_runs}"
+    return f"{first} by {trend.threshold:.1%} or more {in_runs}" if trend.is_judged else f"{first} {in_runs}"
 
 
 def _row(course: Course, trend: Trend) -> list[str]:
@@ -106,6 +110,7 @@ def as_json(trend: Trend) -> dict[str, Any]:
         "figures": [_as_json(course, trend) for course in trend.courses],
         "not_judged": [{"case": each.case, "figure": each.key, "runs": len(each.runs)} for each in trend.short],
         "left_out": list(trend.left_out),
+        "broken": list(trend.broken),
     }
 
 

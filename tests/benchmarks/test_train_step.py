@@ -109,7 +109,7 @@ def test_dropout_is_refused_with_the_reason() -> None:
             "dp2-tp2",
             {"global_batch_size": 3},
             "global_batch_size 3 is no multiple of micro_batch_size 1 x dp 2 = 2, so gradient_accumulation_steps would "
-            "be 1.5",
+            "be 1.5; with 2 or 4 sequences it is whole",
         ),
         (
             "dp2-tp2",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterbench.compare.hosts import machine_differences
+from clusterbench.run_folder import COPIES
+from clusterbench.trend.changed import NOTHING, changes
 
 
 def machine(**hosts: dict[str, Any]) -> dict[str, Any]:
@@ -68,3 +70,13 @@ def test_settings_that_slow_a_machine_are_named() -> None:
 
 def test_machines_without_a_description_cannot_be_compared() -> None:
     assert differences({}, machine(n1={})) == ["environment.json of base names no host, so machines cannot be compared"]
+
+
+def test_other_sources_of_one_version_are_a_difference() -> None:
+    """Years of commits have one version, so nothing that was compared told two programs apart."""
+    hosts = {"n1": {"packages": {"clusterbench": "0.1.0"}}}
+    base, new = ({"hosts": hosts, COPIES: dict.fromkeys(copies, "0.1.0")} for copies in (["aa"], ["bb", "aa"]))
+    assert list(machine_differences(base, new)) == ["the sources of clusterbench are aa and bb in new and aa in base"]
+    assert list(machine_differences({"hosts": hosts}, new)) == []
+    assert changes(base, new) == ("the sources of clusterbench: aa -> aa and bb",)
+    assert changes({"hosts": hosts}, new) == (NOTHING,)

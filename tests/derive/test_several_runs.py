@@ -14,7 +14,7 @@ from clusterbench.cases import Reading
 from clusterbench.cli import main
 from clusterbench.derive import read
 from clusterbench.derive.several_runs import read_several
-from clusterbench.diagnoses import examine
+from clusterbench.diagnoses import Answer, examine
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import Case, Floor
 from tests.report.synthetic import ENVIRONMENT, case, observation, outcome, write_run
@@ -249,3 +249,20 @@ def test_two_runs_of_one_host_have_no_links_between_hosts(tmp_path: Path) -> Non
     first, second = (part(tmp_path / name, lambda case: case.world_size < 3, cpu=name) for name in ("before", "after"))
     assert examine(read(first))["slow_link"].state == "nothing to judge"
     assert examine(read_several([first, second]))["slow_link"].state == "nothing to judge"
+
+
+def test_a_host_that_said_something_else_in_another_run_is_one_host(tmp_path: Path) -> None:
+    """How much memory was free made two hosts of one, and 20 checks of it '40 answers of checks of 2 hosts'."""
+    (of_one_gpu,) = RunFolder.open(EXAMPLE.path.parent / "one_gpu-h200").environment()["hosts"].values()
+    runs = [part(tmp_path / str(size), lambda case, size=size: case.world_size == size) for size in (1, 2)]
+    for number, run in enumerate(runs):
+        environment = run.environment()
+        environment["hosts"]["vm"] |= {"facts": of_one_gpu["facts"], "free_bytes": 2**33 + number}
+        run.write("environment.json", json.dumps(environment))
+    together = read_several(runs)
+    assert set(together.environment["hosts"]) == {"vm", "vm in 2"}
+    answers = examine(together)
+    (in_order,) = answers["unfit_host"].healthy
+    assert "of checks of 1 host in order" in in_order
+    assert answers["unlike_hosts"] == Answer()
+    assert [finding.where for finding in answers["unfit_host"].findings if "2 hosts" in finding.where] == []

@@ -166,3 +166,20 @@ def test_runs_recorded_before_there_was_a_count_are_not_judged() -> None:
     assert not any(key.startswith("executed_flops") for key in derived(case, executed=[]))
     earlier = replace(case, expected={})
     assert found(earlier, [[], []]) == []
+
+
+def test_a_run_of_an_earlier_version_is_held_against_its_own_plan() -> None:
+    case = case_of("pp2-dp2")
+    earlier = [changed(of_rank, lambda executed: 2 * executed.flops) for of_rank in honest(case)]
+    assert found(case, earlier) != []
+    twice = {
+        key: replace(what, value=2 * what.value) if key.startswith("executed_flops") else what
+        for key, what in case.expected.items()
+    }
+    planned = replace(case, expected=twice)
+    assert found(planned, earlier) == []
+    assert found(planned, [changed(of_rank, lambda executed: 3 * executed.flops) for of_rank in honest(case)]) != []
+    # a plan of today with as many in all, of which one rank has too many and another too few
+    first, *others = honest(case)
+    uneven = [changed(first, lambda executed: 0), changed(others[0], lambda executed: 2 * executed.flops), *others[1:]]
+    assert found(case, uneven) != []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -166,3 +167,15 @@ def test_a_category_that_no_rank_recorded_is_not_judged() -> None:
     case = case_of("dp2")
     assert found(case, [{"reserved": 7}, {"reserved": 5}]) == []
     assert len(found(case, honest(case, optimizer_state=0.0))) == 1  # none is there, which is another thing
+
+
+def test_stages_of_an_earlier_version_are_held_against_what_it_planned() -> None:
+    """Of stages a plan has the fullest rank alone; what is worked out for each today is of another step."""
+    case, key = case_of("pp2-dp2+zero3"), "peak_memory[category=parameters]"
+    earlier = honest(case, parameters=1.4)
+    assert found(case, earlier) != []
+    planned = replace(
+        case, expected={**case.expected, key: replace(case.expected[key], value=case.expected[key].value * 1.4)}
+    )
+    assert found(planned, earlier) == []
+    assert found(planned, honest(case, parameters=1.6)) != []

@@ -218,6 +218,19 @@ def test_a_run_of_an_earlier_version_is_held_against_its_own_plan():
     assert said == f"axis dp on rank 0: counted {calls + 4} collectives, and the formula has {calls}"
 
 
+def test_stages_of_an_earlier_version_are_held_against_what_it_planned():
+    """Of stages a plan has the largest figures alone; today's of each stage are those of another step."""
+    case = case_of("pp2-dp2+zero3")
+    earlier = [[replace(m, count=2 * m.count) if m.axis == "dp" else m for m in rank] for rank in honest(case)]
+    assert found(case, earlier) != []
+    calls, key = max(sum(m.count for m in rank if m.axis == "dp") for rank in earlier), "collectives[axis=dp]"
+    planned = replace(case, expected={**case.expected, key: replace(case.expected[key], value=float(calls))})
+    assert found(planned, earlier) == []
+    assert found(planned, [changed(rank, "dp", 1.5) for rank in earlier]) != []
+    # figures of the plan that are today's say nothing against what is worked out for each stage
+    assert found(case, [*honest(case)[:2], *honest(case)[:2]]) != []
+
+
 def test_a_barrier_within_the_step_is_found():
     case = case_of("dp2")
     (said,) = found(case, [[*of_rank, Moved("dp", "barrier", 1, 0, 0.0)] for of_rank in honest(case)])

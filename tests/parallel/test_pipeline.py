@@ -171,9 +171,10 @@ def test_an_uneven_pipeline_waits_for_its_longest_stage() -> None:
             "pp2",
             {"schedule": "1f1b", "chunks_per_rank": 2},
             {},
-            "1f1b needs exactly 1 chunk per rank, not 2 (global_batch_size 4 = micro_batch_size 2 x "
-            "gradient_accumulation_steps 2 x dp 1)",
+            "1f1b needs exactly 1 chunk per rank, not 2",
         ),
+        # reasons that no batch mends come before those of the batch
+        ("pp5", {}, {}, "pp5 with 1 chunk per rank has 5 stages, and llama-tiny has 4 layers: every stage needs one"),
         ("pp2-dp2+zero1", {"schedule": "zbv"}, {"micro_batch_size": 1}, None),
         ("pp2-dp2+zero3", {"schedule": "looped_bfs"}, {}, None),
     ],

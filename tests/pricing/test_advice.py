@@ -361,6 +361,22 @@ def test_a_batch_that_no_layout_can_share_has_its_reasons():
     assert "refused" in done.stdout
 
 
+def test_a_sequence_that_tp_does_not_divide_is_cut_without_sp():
+    """Of 4,100 tokens on 8 GPUs no layout was called legal, and 'plan' took tp8."""
+    of = replace(question(gpus_per_node=8, batch=1), seq_len=4100)
+    ranked = advise(of, Ours(), KNOWN).ranked
+    assert {str(each.layout) for each in ranked} == {"tp8", "cp2-tp4", "cp2-tp4+zero1", "cp2-tp4+zero3"}
+
+
+def test_too_few_layers_are_the_reason_and_not_too_small_a_batch():
+    """On 97 nodes it was first that 1f1b needs 97 micro-batches, which no layout of 32 layers over 97 stages has."""
+    found = advise(question(num_nodes=97, gpus_per_node=8, batch=1024), Ours(), KNOWN)
+    (first, *_) = [line for line in advice_text(found, Ours(), KNOWN, None).splitlines() if "refused" in line]
+    assert first.startswith(
+        "# refused, 527 forms: pp97 with 1 chunk per rank has 97 stages, and llama-8b has 32 layers"
+    )
+
+
 def test_no_batch_is_named_that_has_no_layout_either(tmp_path):
     """Megatron's profile knows no experts, and with 24 sequences it had no layout of mixtral-8x7b either."""
     of = ("--shape", "mixtral-8x7b", *HERE, "--num-nodes", "6", "--global-batch-size", "25", "--nics", "8x400Gb")

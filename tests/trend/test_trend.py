@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from clusterbench.cases.series import Shift
 from clusterbench.cli import main
+from clusterbench.run_folder import RunFolder
 from clusterbench.trend import Course, Series, Trend, _same
 from clusterbench.trend.changed import NOTHING, changes
 from clusterbench.types import MetricKind
@@ -124,6 +125,31 @@ def test_of_five_runs_the_last_is_seldom_far_worse_by_chance_and_half_slower_is_
 
     assert sum(map(is_said, range(100))) <= 10
     assert sum(is_said(seed, 1.5) for seed in range(100)) >= 95
+
+
+def test_too_few_runs_to_show_anything_are_nothing_judged(tmp_path: Path) -> None:
+    """It was 'NOTHING SHOWN TO BE WORSE', with exit code 0, though twice as long would have been that, too."""
+    ended = command(*series(tmp_path, [0.0105, 0.010, 0.0102, 0.021, 0.020]))
+    assert ended.exit_code == 3
+    assert ended.output.startswith("# NOTHING JUDGED in 5 runs, ")
+    assert "by 2.0%" not in ended.output
+
+
+def test_a_case_that_ends_badly_in_the_last_run_is_worse(tmp_path: Path) -> None:
+    """Four runs out of memory behind four good ones were 'NOTHING SHOWN TO BE WORSE', with exit code 0."""
+    runs = series(tmp_path, [0.010] * 12)
+    last = RunFolder.open(runs[-1])
+    (planned,) = last.plan().cases
+    ended_badly = outcome(planned, "out_of_memory", started="2026-03-13T14:10:00")
+    write_run(tmp_path / "day12", [planned], [(ended_badly, None)], environment=environment())
+    ended = command(*runs, tmp_path / "day12", "--json", tmp_path / "trend.json")
+    assert ended.exit_code == 1
+    said = " ".join(ended.output.replace("\n#", "").split())
+    assert said.startswith(
+        "# WORSE: 1 case ended badly in the last run that ran before: planted/1n4/a (out of memory); nothing shown to "
+        "be worse by 2.0% or more in 13 runs"
+    )
+    assert json.loads((tmp_path / "trend.json").read_text())["broken"] == ["planted/1n4/a (out of memory)"]
 
 
 def test_a_change_below_the_threshold_is_steady(tmp_path: Path) -> None:

@@ -152,18 +152,31 @@ def stages_of(schedule: str, num_ranks: int, chunks: int, rank: int) -> tuple[in
     return loop_stages(rank, num_ranks, chunks)
 
 
+def objection_to_chunks(schedule: str, chunks: int) -> str | None:
+    """Why no number of ranks and microbatches lets the schedule have so many chunks; None if some does.
+
+    >>> print(objection_to_chunks("1f1b", 2), objection_to_chunks("interleaved_1f1b", 3))
+    1f1b needs exactly 1 chunk per rank, not 2. None
+    """
+    traits = schedule_named(schedule)
+    if chunks < 1:
+        return f"{schedule} needs at least 1 chunk per rank, not {chunks}."
+    if not traits.any_chunks and chunks != traits.chunks:
+        return f"{schedule} needs exactly {plural(traits.chunks, 'chunk')} per rank, not {chunks}."
+    return None
+
+
 def objection(schedule: str, num_ranks: int, num_microbatches: int, chunks: int) -> str | None:
     """Why torch would refuse the schedule at these sizes, in a sentence with what would do; None if it would not.
 
     >>> print(objection("dualpipev", num_ranks=4, num_microbatches=6, chunks=2))
     dualpipev needs as many microbatches as stages: at least 8 for 4 ranks of 2 chunks, not 6.
     """
-    traits = schedule_named(schedule)
-    for value, name in [(num_ranks, "rank"), (num_microbatches, "microbatch"), (chunks, "chunk per rank")]:
+    for value, name in [(num_ranks, "rank"), (num_microbatches, "microbatch")]:
         if value < 1:
             return f"{schedule} needs at least 1 {name}, not {value}."
-    if not traits.any_chunks and chunks != traits.chunks:
-        return f"{schedule} needs exactly {plural(traits.chunks, 'chunk')} per rank, not {chunks}."
+    if reason := objection_to_chunks(schedule, chunks):
+        return reason
     if schedule == "1f1b" and num_microbatches < num_ranks:
         needs = f"at least {num_ranks}, not {num_microbatches}"
         return f"1f1b needs as many microbatches as stages: {needs}; gpipe takes fewer."

@@ -163,11 +163,11 @@ class Ours(Profile):
 
     def memory(self, priced: PricedJob) -> Sequence[Mapping[str, float]]:
         active = _active(priced)
-        return [_held(active, part) for part, _ in _kinds(priced, active)]
+        return [_held(active, part) for part in _fullest_of_kinds(priced, active)]
 
     def held(self, priced: PricedJob, room: float = inf) -> float:
         active, most = _active(priced), 0.0
-        parts = [part for part, _ in _kinds(priced, active)]
+        parts = _fullest_of_kinds(priced, active)
         # what is there between steps takes no search for a moment
         for held in chain((_at_rest(active, part) for part in parts), (_held(active, part) for part in parts)):
             most = max(most, sum(held.values()))
@@ -211,6 +211,15 @@ def _kinds(priced: PricedJob, active: Sequence[Parallelism]) -> Iterator[tuple[T
         return
     for last, number in _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp):
         yield part_of(priced.job, active, last), number
+
+
+def _fullest_of_kinds(priced: PricedJob, active: Sequence[Parallelism]) -> list[TrainingJob]:
+    """A job for each kind of stages: of the first, which has the most micro-batches in flight."""
+    pipeline = of_kind(Pipeline, active)
+    if pipeline is None:
+        return [priced.job]
+    kinds = _alike(pipeline, priced.job.shape.num_layers, priced.job.layout.pp)
+    return [part_of(priced.job, active, last - number + 1) for last, number in kinds]
 
 
 @lru_cache(maxsize=4096)  # layouts that differ in dp and micro-batches have the same stages
