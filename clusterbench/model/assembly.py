@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from clusterbench.engine.compat import round_into
 from clusterbench.engine.dtensor import local
 from clusterbench.engine.grid import Grid
+from clusterbench.errors import WrongResult
 from clusterbench.job import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, TrainingJob
 from clusterbench.model.decoder import Decoder, Layer, loss_of
 from clusterbench.model.half_moments import HalfMomentsAdamW
@@ -99,9 +100,15 @@ class Weight:
 
     @property
     def gradient(self) -> Tensor:
-        """The gradient of this rank's part, as a plain tensor."""
-        gradient = self.graded.grad
-        assert gradient is not None, f"{self.name} has no gradient: backward has not run"
+        """The gradient of this rank's part, as a plain tensor.
+
+        Raises
+        ------
+        WrongResult
+            Where backward has left none.
+        """
+        if (gradient := self.graded.grad) is None:
+            raise WrongResult(f"backward has left no gradient of {self.name}")
         return local(gradient)
 
     @property

@@ -107,6 +107,13 @@ MUTANTS = (
         ("dp2+zero2",),
     ),
     Mutant(
+        "F12",
+        "Ranks keep their gradients of the embedding and reduce none: its shares get none.",
+        "embedding.set_unshard_in_backward(False)",
+        "embedding.set_requires_gradient_sync(not planted())",
+        ("dp2+zero2", "dp2+zero3"),
+    ),
+    Mutant(
         "F06",
         "Replicas of HSDP do not average their gradients.",
         "mesh = grid.shards(self.shard_group_size) if self.shard_group_size",
