@@ -22,10 +22,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterbench.launch.conductor import SECONDS_TO_START
 from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
@@ -47,6 +48,8 @@ benchmarks:
 LONGEST_WAIT_S = 200
 """From a fault to the next sign of progress, for the slowest, a head that is stopped: 90 s without a sign, twice 20 of
 probing, and a new start under load."""
+LONGEST_ENDING_S = 30
+"""From when the loss of a host was told to a new launch."""
 
 WEIGHTS = {
     "kill worker": 30,
@@ -66,6 +69,14 @@ HAVE_NO_CULPRIT = {"blink link", "kill launcher", "terminate run"}
 """A link that comes back is nobody's fault; the others are what a person does, who knows."""
 
 
+class SoFar(NamedTuple):
+    """What a run has ended and said when something is hit, and the hosts that it calls lost or silent by then."""
+
+    outcomes: int
+    lines: int
+    noted: Mapping[str, Mapping[str, Any]]
+
+
 @dataclass
 class Soak:
     """The state of the whole experiment, run after run."""
@@ -82,6 +93,8 @@ class Soak:
     last_progress: float = 0.0
     said: list[str] = field(default_factory=list)
     is_ending: bool = False
+    lost_a_host: int = 0
+    """The launcher whose run lost a host: it may be ending, and what is hit in it then has nobody to name it."""
 
     def run(self, number: int) -> None:
         try:
@@ -95,6 +108,7 @@ class Soak:
     def run_once(self, number: int) -> None:
         self.begin()
         while self.is_running() and not self.is_ending and self.faults.total() < number:
+            self.wait_for_another_launch()
             if not self.wait_for_progress():
                 break
             time.sleep(self.chance.uniform(0.0, 2.0))
@@ -148,16 +162,26 @@ class Soak:
             time.sleep(0.05)
         return self.is_running()
 
+    def wait_for_another_launch(self) -> None:
+        """Where a host was lost, until the supervisor has begun again, or the run goes on without it."""
+        until = time.monotonic() + LONGEST_ENDING_S
+        while self.is_running() and time.monotonic() < until and self.launcher_pid() in (0, self.lost_a_host):
+            time.sleep(0.2)
+        self.lost_a_host = 0
+
     def strike(self) -> None:
         kind = self.chance.choices(list(self.weights), list(self.weights.values()))[0]
-        before = len(self.outcomes())
+        before, launcher = self.so_far(), self.launcher_pid()
         target, rank = self.hit(kind)
         if not target:
             return
         print(f"{self.faults.total() + 1:4} {kind} {target}", flush=True)
         if kind not in HAVE_NO_CULPRIT and (found := self.await_name(before, kind, target, rank)) != "named":
-            new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in self.outcomes()[before:]]
+            ended = self.outcomes()[before.outcomes :]
+            new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in ended]
             self.fail(found, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
+        if rank < 0 and kind not in HAVE_NO_CULPRIT:
+            self.lost_a_host = launcher
         self.faults[kind] += 1  # one that is interrupted before it was judged counts nowhere
 
     def hit(self, kind: str) -> tuple[str, int]:
@@ -198,19 +222,25 @@ class Soak:
             self.lab.run(host, ["kill", "-STOP" if kind == "stop agent" else "-KILL", found[0]])
         return host, -1
 
-    def await_name(self, before: int, kind: str, target: str, rank: int) -> str:
+    def so_far(self) -> SoFar:
+        run = self.folder / "run"
+        environment = RunFolder.open(run).environment() if (run / "plan.jsonl").exists() else {}
+        noted = {heading: environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS)}
+        return SoFar(len(self.outcomes()), len(self.said), noted)
+
+    def await_name(self, before: SoFar, kind: str, target: str, rank: int) -> str:
         """What the first outcome that is not ``ok`` says: ``named``, ``wrong name`` or ``unnamed``.
 
-        What had already finished when it was hit harms nobody.
+        What had already finished when it was hit harms nobody; what was said of the same host before says nothing.
         """
         deadline = time.monotonic() + LONGEST_WAIT_S
         while time.monotonic() < deadline:
-            new = self.outcomes()[before:]
+            new = self.outcomes()[before.outcomes :]
             if bad := [outcome for outcome in new if outcome.status != "ok"]:
                 return _verdict(bad[0], target, rank)
             if (rank >= 0 or "kill zygote" in kind) and len(new) >= 3:
                 return "named"  # it died between two cases: nothing was lost
-            if rank < 0 and (self.names_in_words(target) or self.notes(target)):
+            if rank < 0 and (self.names_in_words(target, before.lines) or self.notes(target, before.noted)):
                 return "named"
             if rank >= 0 and not self.is_running() and any("shows no sign of life" in line for line in self.said):
                 return "named"  # meanwhile the supervisor ended the run for what had been hit before
@@ -219,20 +249,19 @@ class Soak:
             time.sleep(0.2)
         return "unnamed"
 
-    def names_in_words(self, host: str) -> bool:
+    def names_in_words(self, host: str, from_line: int) -> bool:
         """Between two cases a loss belongs to none of them; then what the supervisor says names the host."""
         words = (
             rf"shows no sign of life on host {host};"  # the only one
             rf"|(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
             rf"|interface \S+ of {host} went down|passes on no word of the run on hosts? [^;]*\b{host}\b"
         )
-        return any(re.search(words, line) for line in self.said)
+        return any(re.search(words, line) for line in self.said[from_line:])
 
-    def notes(self, host: str) -> bool:
+    def notes(self, host: str, before: Mapping[str, Mapping[str, Any]]) -> bool:
         """Where no case has ranks on a host its loss ends none, and stands with the run's environment."""
-        run = self.folder / "run"
-        environment = RunFolder.open(run).environment() if (run / "plan.jsonl").exists() else {}
-        return any(host in environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS))
+        now = self.so_far().noted
+        return any(host in now[heading] and now[heading][host] != of.get(host) for heading, of in before.items())
 
     def workers(self) -> list[tuple[int, int]]:
         """Process and rank of every worker, by the log it writes to."""
@@ -258,6 +287,12 @@ class Soak:
         return self.lab.run(host, ["pgrep", "-o", "-f", f"clusterbench.launch.{name}"]).stdout.split()
 
     def signal_launcher(self, number: int) -> bool:
+        if pid := self.launcher_pid():
+            os.kill(pid, number)
+        return bool(pid)
+
+    def launcher_pid(self) -> int:
+        """Of the run's mpirun; 0 where there is none."""
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
@@ -265,9 +300,8 @@ class Soak:
                 except OSError:
                     continue
                 if words and Path(words[0].decode()).name == "mpirun" and str(self.folder).encode() in b" ".join(words):
-                    os.kill(int(entry.name), number)
-                    return True
-        return False
+                    return int(entry.name)
+        return 0
 
     def outcomes(self) -> list[Outcome]:
         run = self.folder / "run"

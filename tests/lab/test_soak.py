@@ -11,7 +11,7 @@ import pytest
 from clusterbench.launch.executions import Execution
 from clusterbench.launch.progress import Lines, progress_on
 from clusterbench.types import Outcome
-from tests.lab.soak import Soak, said_to_be_finished
+from tests.lab.soak import Soak, SoFar, said_to_be_finished
 from tests.report.synthetic import case
 
 
@@ -31,13 +31,19 @@ class Interrupted(Soak):
     def wait_for_progress(self) -> bool:
         return True
 
-    def outcomes(self) -> list:  # type: ignore[type-arg]
+    def so_far(self) -> SoFar:
+        return SoFar(0, 0, {})
+
+    def outcomes(self) -> list[Outcome]:
         return []
+
+    def launcher_pid(self) -> int:
+        return 1 + self.faults.total()
 
     def hit(self, kind: str) -> tuple[str, int]:
         return "n1", -1
 
-    def await_name(self, before: int, kind: str, target: str, rank: int) -> str:
+    def await_name(self, before: SoFar, kind: str, target: str, rank: int) -> str:
         if self.faults.total() == 2:
             raise KeyboardInterrupt
         return "named" if self.faults.total() else "unnamed"
@@ -58,6 +64,25 @@ def test_an_interrupted_soak_counts_what_it_judged(monkeypatch: pytest.MonkeyPat
     assert soak.faults == Counter({"cut link": 2})
     assert soak.failures == Counter({"unnamed": 1})
     assert soak.steps == ["begin", "end", "check"]
+
+
+def test_what_was_said_of_a_host_before_it_is_hit_names_nobody() -> None:
+    soak = Interrupted()
+    words = "clusterbench: the launcher ended with 255; host cb2 was lost: its agent said nothing for 20 s"
+    soak.said = [words, "[1/2] planted/1n4/x ..."]
+    assert soak.names_in_words("cb2", from_line=0)
+    assert not soak.names_in_words("cb2", from_line=1)
+    assert not soak.names_in_words("cb1", from_line=0)
+
+
+def test_a_launch_that_lost_a_host_is_waited_for_until_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    soak, waited = Interrupted(), list[float]()
+    pids = iter([7, 0, 7, 8])
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(soak, "launcher_pid", lambda: next(pids))
+    soak.lost_a_host = 7
+    soak.wait_for_another_launch()
+    assert (len(waited), soak.lost_a_host) == (3, 0)
 
 
 def test_a_soak_reads_the_lines_that_a_run_prints() -> None:
