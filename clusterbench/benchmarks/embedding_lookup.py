@@ -142,12 +142,11 @@ class EmbeddingLookup(Benchmark):
             return None
         if dtype not in LARGEST_COUNT:
             return f"sums of updates are rounded in {dtype}, so that no result can be checked exactly; 'updates: false'"
-        looked_up = int(point["lookups"]) * place.world_size * _BATCHES
-        most = int(1.1 * _share_of_first(point) * looked_up + 100) * _LARGEST_GRADIENT
-        if most > LARGEST_COUNT[dtype]:
+        if not _largest_gradient(point, place.world_size):
+            times = _updates_of_first(point, place.world_size)
             return (
-                f"updates of the most frequent row come to {most:,}, and beyond {LARGEST_COUNT[dtype]:,} their sum is "
-                f"rounded in {dtype}, so that no result can be checked exactly; float64 holds it"
+                f"the most frequent row is updated up to {times:,} times, and beyond {LARGEST_COUNT[dtype]:,} their "
+                f"sum is rounded in {dtype}, so that no result can be checked exactly: fewer lookups, or float64"
             )
         return None
 
@@ -233,6 +232,16 @@ def _share_of_first(point: Point) -> float:
     return 1 / int(point["num_rows"]) if point["ids"] == "uniform" else _below(2, point)
 
 
+def _updates_of_first(point: Point, world_size: int) -> int:
+    """How often the most frequent row is updated at most, before the same is taken back."""
+    return int(1.1 * _share_of_first(point) * int(point["lookups"]) * world_size * _BATCHES + 100)
+
+
+def _largest_gradient(point: Point, world_size: int) -> int:
+    """What a look-up adds to an element at most, so that the sum is exact in whatever order; 0 where no number is."""
+    return min(_LARGEST_GRADIENT, LARGEST_COUNT[str(point["dtype"])] // _updates_of_first(point, world_size))
+
+
 def _below(rank: float, point: Point) -> float:
     """How often an id is one of the first, ``rank`` - 1 of them: continuous, between 1 and all rows and one."""
     power, end = 1 - float(point["exponent"]), int(point["num_rows"]) + 1
@@ -273,9 +282,9 @@ def content(ids: torch.Tensor, width: int) -> torch.Tensor:
     return values
 
 
-def gradient(ids: torch.Tensor, width: int) -> torch.Tensor:
-    """What each look-up of a row adds to it, int64 (len(ids), width), from 1 to 7."""
-    return content(ids, width) % _LARGEST_GRADIENT + 1
+def gradient(ids: torch.Tensor, width: int, largest: int) -> torch.Tensor:
+    """What each look-up of a row adds to it, int64 (len(ids), width), from 0 to ``largest``."""
+    return content(ids, width) % (largest + 1)
 
 
 class _Share:
@@ -291,6 +300,7 @@ class _Share:
         self.in_blocks, self.in_a_block = point["placement"] == "blocks", -(-self.num_rows // rig.world_size)
         self.batches = [ids_of(point, rig.rank, batch).to(rig.device) for batch in range(_BATCHES)]
         self.gradients = [self._rows(len(ids)) for ids in self.batches] if point["updates"] else []
+        self.largest_gradient = _largest_gradient(point, rig.world_size) if point["updates"] else 0
         self.got = self._rows(len(self.batches[0]))
         self.table = self._rows(self._num_kept())
         self.calls = 0
@@ -405,7 +415,8 @@ class _Share:
             self.table[places] = content(self._kept(places), self.width).to(self.table.dtype)
         for gradients, ids in zip(self.gradients, self.batches, strict=False):
             for places in _stretches(len(ids), self.width, self.rig.device):
-                gradients[places] = gradient(ids[places], self.width).to(gradients.dtype)
+                given = gradient(ids[places], self.width, self.largest_gradient)
+                gradients[places] = given.to(gradients.dtype)
         self.rig.forget(self.got.view(-1))
         self.calls = 0
 
@@ -428,7 +439,8 @@ class _Share:
                 ids = ids_at(places)
                 expected = content(ids, self.width)
                 for asked in in_effect:
-                    expected += _occurrences(ids, asked)[:, None] * gradient(ids, self.width)
+                    of_each = gradient(ids, self.width, self.largest_gradient)
+                    expected += _occurrences(ids, asked)[:, None] * of_each
                 yield int(places[0]) * self.width, rows[places].flatten(), expected.to(rows.dtype).flatten()
 
         return self.rig.expect_stretches(what, rows.numel(), pairs())

@@ -70,6 +70,7 @@ class BusbwBySize(Chart[Sweep]):
 
     title: ClassVar[str] = "Bus bandwidth and latency by message size"
     section: ClassVar[Section] = "links"
+    after: ClassVar[str] = "embedding_lookup"
 
     def select(self, reading: Reading) -> Sweep | None:
         rows, cluster = reading.rows, reading.plan.cluster

@@ -53,7 +53,6 @@ class EmbeddingLookups(Chart[list[LookUp]]):
 
     title: ClassVar[str] = "Looking up rows of a table that is cut over ranks"
     section: ClassVar[Section] = "links"
-    after: ClassVar[str] = "congestion"
 
     def select(self, reading: Reading) -> list[LookUp] | None:
         parts: dict[str, dict[str, float]] = defaultdict(dict)

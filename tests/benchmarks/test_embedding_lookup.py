@@ -78,6 +78,26 @@ def test_other_dtypes_and_tables_that_do_not_divide(dtype: str) -> None:
     run_ranks(RANKS, looked_up, points, 2)
 
 
+def looked_up_where_sums_could_be_rounded(points: Sequence[Mapping[str, Any]], largest: int) -> None:
+    for each in points:
+        limit = largest * embedding_lookup._updates_of_first(each, RANKS)
+        embedding_lookup.LARGEST_COUNT = {"float32": limit, "float64": limit}
+        looked_up([each], 2)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("largest", [1, 2, 6])
+def test_gradients_are_small_where_many_come_to_one_row(largest: int) -> None:
+    run_ranks(RANKS, looked_up_where_sums_could_be_rounded, [point(**way) for way in WAYS if way["updates"]], largest)
+
+
+def test_a_thousand_ranks_look_up_what_the_suite_asks_for() -> None:
+    thousand = Place(Cluster(126, 8, "cuda"), 126)
+    for lookups in (16384, 131072):
+        asked = point(num_rows=10**8, width=128, lookups=(lookups,), ids="zipf")
+        assert EmbeddingLookup().objection(asked, thousand) is None
+
+
 @pytest.mark.gloo
 def test_what_is_sent_is_counted() -> None:
     """By hand, from the ids alone."""
@@ -246,7 +266,7 @@ def test_a_look_up_stands_beside_an_all_to_all_of_as_many_bytes() -> None:
     [
         ({"num_rows": 3}, "a table of 3 rows has none for some of 4 ranks"),
         ({"dtype": "bfloat16"}, "sums of updates are rounded in bfloat16"),
-        ({"lookups": (2**26,), "num_rows": 100, "ids": "zipf"}, "updates of the most frequent row come to"),
+        ({"lookups": (2**26,), "num_rows": 100, "ids": "zipf"}, "the most frequent row is updated up to"),
     ],
 )
 def test_what_could_not_be_checked_is_refused(options: dict[str, Any], said: str) -> None:

@@ -16,7 +16,7 @@ RECORDED = {
     "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
-    "embedding": ((18, "f14edfb0cf12a899"), (46, "a205b23ec731f60c")),
+    "embedding": ((18, "f14edfb0cf12a899"), (46, "d6561b1d50a6d5a0")),
     "ep_scale": ((22, "7321ff9a28bb3252"), (32, "29ed7acd1e23a809")),
     "engines": ((18, "198a8255d3bb99ad"), (18, "03906a52062a5578")),
     "fabric": ((104, "3c30ecd7cda8a624"), (239, "ce43ffc29c5aa61f")),
