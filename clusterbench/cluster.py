@@ -312,7 +312,7 @@ class Cluster:
     Raises
     ------
     SuiteError
-        If a number is below 1, or the device is another.
+        If a number is below 1, the device is another, or the GPU's name is that of the tables.
 
     Examples
     --------
@@ -335,6 +335,11 @@ class Cluster:
         for name in ("num_nodes", "ranks_per_node", "ranks_per_gpu"):
             if getattr(self, name) < 1:
                 raise SuiteError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        if self.gpu_name and (card := accelerators().get(self.gpu_name)):
+            names = " or ".join(map(repr, card.nvml_names))
+            raise SuiteError(
+                f"gpu_name is {self.gpu_name!r}, as the tables have it; it must be {names}, as drivers do."
+            )
 
     @property
     def size(self) -> str:

@@ -58,6 +58,10 @@ def test_a_run_refuses_numbers_that_mean_nothing(tmp_path: Path, arguments: dict
         ((1, 2, "tpu"), "device is 'tpu'; it must be 'cpu' or 'cuda'."),
         ((1, 0, "cpu"), "ranks_per_node is 0; it must be 1 or more."),
         ((0, 2, "cpu"), "num_nodes is 0; it must be 1 or more."),
+        (
+            (1, 8, "cuda", "h200-sxm-141gb"),
+            "gpu_name is 'h200-sxm-141gb', as the tables have it; it must be 'NVIDIA H200', as drivers do.",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(machine: Any, words: str) -> None:
