@@ -28,15 +28,19 @@ def check_coverage(step: BuiltStep, copies_of: Mapping[str, int], device: torch.
     ------
     WrongResult
         Naming the first weight of which an element is on more or fewer ranks than the layout says. Such a weight would
-        not be stepped, or not be clipped and compared.
+        not be stepped, or not be clipped and compared. Or one that the model does not have, on the ranks that hold it.
     """
     job = step.job
     sizes = weight_shapes(job.on_one_rank())
     parts = step.parts()
     counted = torch.cat([_held(parts[name].place if name in parts else None, size) for name, size in sizes.items()])
-    counted = counted.to(device)
+    others = sorted(parts.keys() - sizes.keys())
+    counted = torch.cat([counted, counted.new_tensor([len(others)])]).to(device)
     dist.all_reduce(counted)
-    of_each = torch.split(counted.cpu(), [prod(size) for size in sizes.values()])
+    if counted[-1]:
+        what = "a weight that the model does not have" + (f": {others[0]}" if others else "")
+        raise WrongResult(f"{job.layout} holds {what}. It would be stepped and clipped, and compared with nothing.")
+    of_each = torch.split(counted[:-1].cpu(), [prod(size) for size in sizes.values()])
     for name, held in zip(sizes, of_each, strict=True):
         copies, least, most = copies_of[name], int(held.min()), int(held.max())
         if (least, most) != (copies, copies):

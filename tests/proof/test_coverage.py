@@ -22,6 +22,9 @@ DEFECTS = {
 }
 
 
+MORE = "one more on rank 1"
+
+
 def verdicts(layout: str) -> dict[str, str]:
     """What is said of parts that were changed; the step below them is the honest one."""
     import torch.distributed as dist
@@ -43,6 +46,7 @@ def verdicts(layout: str) -> dict[str, str]:
         "honest": parts,
         "left out": without,
         "left out on rank 1": without if dist.get_rank() == 1 else parts,
+        MORE: {**parts, "layers.0.bias": norm} if dist.get_rank() == 1 else parts,
         "half of it": {**parts, NORM: replace(norm, place=(slice(0, size // 2),))},
         "whole where it is cut": {
             **parts,
@@ -63,6 +67,11 @@ def verdicts(layout: str) -> dict[str, str]:
 def test_every_element_of_every_weight_is_on_as_many_ranks_as_the_layout_says() -> None:
     """At f044351 a weight that no rank held deviated by 0."""
     first, second = run_ranks(2, verdicts, "tp2")
+    of_more = first.pop(MORE), second.pop(MORE)
+    assert [said.partition(". ")[0] for said in of_more] == [
+        "tp2 holds a weight that the model does not have",
+        "tp2 holds a weight that the model does not have: layers.0.bias",
+    ]
     assert first == second
     assert first.pop("honest") == ""
     for defect, what in first.items():
