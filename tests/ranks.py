@@ -26,7 +26,9 @@ FORKSERVER.set_forkserver_preload(
         "torch.distributed.pipelining",
         "torch.distributed.optim",
         "torch._dynamo",  # which the first optimizer of a process imports, for 1.6 s
+        "pytest",  # with each module of tests
         "tests.compiler",
+        "clusterbench.planning",
         "clusterbench.proof.parity",
         "clusterbench.training.passes",
     ]

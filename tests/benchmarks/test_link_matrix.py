@@ -5,9 +5,6 @@ import torch
 
 from clusterbench.benchmarks import link_matrix
 from clusterbench.benchmarks.link_matrix import LinkMatrix
-from clusterbench.cases.matrices import matrices
-from clusterbench.charts.link_matrix import LinkMatrix as Links
-from clusterbench.charts.link_matrix import _pictures
 from clusterbench.cluster import Cluster
 from clusterbench.diagnoses.slow_link import SlowLink
 from clusterbench.engine import clock
@@ -206,24 +203,6 @@ def test_a_slow_rail_and_a_host_that_is_slow_in_most_are_named_as_such():
         ("n1, in most rails", "slow with most of its partners: 60 % of what the median link carries")
     ]
     assert findings(in_rails(4, 4, slow=set())) == []
-
-
-def test_a_chart_shows_rails_one_after_the_other():
-    (matrix,) = matrices(in_rails(2, 3, slow=set()))
-    ((units),) = [picture.units for picture in _pictures(matrix)]
-    assert [matrix.names[unit] for unit in units] == ["n0:0", "n1:3", "n0:1", "n1:4", "n0:2", "n1:5"]
-    assert matrix.num_links == 3
-
-
-@pytest.mark.parametrize(
-    ("slow", "place"),
-    [({2, 6, 10, 14}, "rail 2 (n0:2, n1:6, n2:10, n3:14)"), ({4, 5, 6, 7}, "n1, in most rails"), ({5}, "n1:5")],
-)
-def test_a_chart_names_what_the_diagnosis_names(slow, place):
-    (matrix,) = matrices(in_rails(4, 4, slow))
-    answer = Links().answer([*_pictures(matrix)])
-    assert f" Slower than their peers: {place}." in answer
-    assert answer.startswith("All 24 links were measured: median of the others 10.0 GB/s, slowest ")
 
 
 def test_rails_of_one_node_are_refused():

@@ -1,8 +1,12 @@
 from collections.abc import Callable
 from itertools import permutations
 
-from clusterbench.charts.link_matrix import LinkMatrix
+import pytest
+
+from clusterbench.cases.matrices import matrices
+from clusterbench.charts.link_matrix import LinkMatrix, _pictures
 from clusterbench.rows import Row
+from tests.benchmarks.test_link_matrix import in_rails
 from tests.report.synthetic import case, of_rows, row
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -142,3 +146,21 @@ def test_between_gpus_of_different_hosts_there_is_no_link_to_copy_over() -> None
     data = LinkMatrix().select(of_rows(inside))
     assert data is not None
     assert LinkMatrix().answer(data).startswith("All 6 links were measured")  # and not '6 of 15'
+
+
+def test_a_chart_shows_rails_one_after_the_other() -> None:
+    (matrix,) = matrices(in_rails(2, 3, slow=set()))
+    ((units),) = [picture.units for picture in _pictures(matrix)]
+    assert [matrix.names[unit] for unit in units] == ["n0:0", "n1:3", "n0:1", "n1:4", "n0:2", "n1:5"]
+    assert matrix.num_links == 3
+
+
+@pytest.mark.parametrize(
+    ("slow", "place"),
+    [({2, 6, 10, 14}, "rail 2 (n0:2, n1:6, n2:10, n3:14)"), ({4, 5, 6, 7}, "n1, in most rails"), ({5}, "n1:5")],
+)
+def test_a_chart_names_what_the_diagnosis_names(slow: set[int], place: str) -> None:
+    (matrix,) = matrices(in_rails(4, 4, slow))
+    answer = LinkMatrix().answer([*_pictures(matrix)])
+    assert f" Slower than their peers: {place}." in answer
+    assert answer.startswith("All 24 links were measured: median of the others 10.0 GB/s, slowest ")
