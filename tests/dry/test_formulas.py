@@ -16,6 +16,7 @@ from clusterbench.parallel import active_in, from_options, part_of
 from tests.dry.formulas import Apart, Kept, Mix, compared, dry_ranks_of, mixes, table
 from tests.training.jobs import make_job
 
+pytestmark = pytest.mark.in_turn
 SEED, NUMBER = 1, 10
 
 
