@@ -37,6 +37,19 @@ _TESTS = (
     "host_device_latency_sm",
     "device_to_device_latency_sm",
     "device_local_copy",
+    "multinode_device_to_device_memcpy_read_ce",
+    "multinode_device_to_device_memcpy_write_ce",
+    "multinode_device_to_device_bidirectional_memcpy_read_ce",
+    "multinode_device_to_device_bidirectional_memcpy_write_ce",
+    "multinode_device_to_device_memcpy_read_sm",
+    "multinode_device_to_device_memcpy_write_sm",
+    "multinode_device_to_device_bidirectional_memcpy_read_sm",
+    "multinode_device_to_device_bidirectional_memcpy_write_sm",
+    "multinode_device_to_device_all_to_one_write_sm",
+    "multinode_device_to_device_all_from_one_read_sm",
+    "multinode_device_to_device_broadcast_one_to_all_sm",
+    "multinode_device_to_device_broadcast_all_to_all_sm",
+    "multinode_bisect_write_ce",
 )
 _ONE_WAY = {
     "host_to_device_memcpy_ce": "host",
@@ -47,12 +60,21 @@ _ONE_WAY = {
     "device_to_device_memcpy_write_ce": "device",
     "device_to_device_memcpy_read_sm": "device",
     "device_to_device_memcpy_write_sm": "device",
+    "multinode_device_to_device_memcpy_read_ce": "device",
+    "multinode_device_to_device_memcpy_write_ce": "device",
+    "multinode_device_to_device_memcpy_read_sm": "device",
+    "multinode_device_to_device_memcpy_write_sm": "device",
+    "multinode_bisect_write_ce": "device",
 }
 """Tests of one copy at a time in one direction, and the link that it crosses."""
 
 _BOTH_WAYS = {
     "device_to_device_bidirectional_memcpy_read_ce": ("read1", "read2", "total"),
     "device_to_device_bidirectional_memcpy_write_ce": ("write1", "write2", "total"),
+    "multinode_device_to_device_bidirectional_memcpy_read_ce": ("read1", "read2", "total"),
+    "multinode_device_to_device_bidirectional_memcpy_write_ce": ("write1", "write2", "total"),
+    "multinode_device_to_device_bidirectional_memcpy_read_sm": ("read1", "read2", "total"),
+    "multinode_device_to_device_bidirectional_memcpy_write_sm": ("write1", "write2", "total"),
 }
 """Tests that print each direction and the total, from nvbandwidth 0.6 on; before that the first direction alone."""
 
@@ -66,6 +88,10 @@ class Nvbandwidth(ToolBenchmark):
     Tests of ``ce`` use a copy engine, those of ``sm`` a kernel, whose packets are smaller and whose figures are lower.
     ``part`` is row to column of nvbandwidth's matrix. Of both directions at once ``bandwidth`` is that of one of them;
     between GPUs nvbandwidth 0.6 and newer print the sum as well.
+
+    Tests of ``multinode`` are of all GPUs of an NVLink domain, such as an NVL72 rack: copies go to memory of other
+    hosts. They take a program that was built for it, the IMEX service, and a ``launcher`` that starts a process for
+    each GPU, ``mpirun -n 8 -host a:4,b:4``; rows and columns are numbered as these processes are.
     """
 
     metrics: ClassVar[tuple[MetricKind, ...]] = (
@@ -86,19 +112,30 @@ class Nvbandwidth(ToolBenchmark):
     }
 
     test: str = option("device_to_device_memcpy_write_ce", "one of nvbandwidth's tests", choices=_TESTS)
-    nodes: str = option("each", "which nodes are measured, one after the other", choices=NODES)
+    launcher: str = option("", "words before the program that start one process a GPU, for tests of several nodes")
+    nodes: str = option("each", "which nodes are measured, one by one; the first alone with a launcher", choices=NODES)
     buffer_size: int = option(2**29, "bytes of one copy, whole MiB", unit="B", minimum=2**20, maximum=2**40)
     samples: int = option(3, "copies of which nvbandwidth takes the median", minimum=1, maximum=1000)
 
     def points(self, place: Place) -> Iterable[Point]:
-        for runner in first_ranks(place, self.nodes):
+        for runner in first_ranks(place, "first" if self.launcher else self.nodes):
             point = {"test": self.test, "buffer_bytes": self.buffer_size, "samples": self.samples, "runner": runner}
-            yield with_limit(self, point)
+            yield with_limit(self, point | ({"launcher": self.launcher} if self.launcher else {}))
 
     def label(self, point: Point) -> str:
-        return f"{point['test']}-{format_bytes(point['buffer_bytes'])}-on{point['runner']}"
+        how = "launched" if "launcher" in point else f"on{point['runner']}"
+        return f"{point['test']}-{format_bytes(point['buffer_bytes'])}-{how}"
 
     def objection(self, point: Point, place: Place) -> str | None:
+        is_of_several, test = str(point["test"]).startswith(nvbandwidth.MULTINODE), point["test"]
+        if is_of_several and "launcher" not in point:
+            return (
+                f"{test} takes a process for each GPU: 'launcher' says what starts them, as mpirun -n 8 -host a:4,b:4"
+            )
+        if "launcher" in point and not is_of_several:
+            return (
+                f"of several processes the first alone would say what {test} is: without 'launcher' it is of one node"
+            )
         if point["buffer_bytes"] % 2**20:
             return f"nvbandwidth takes whole MiB, and {point['buffer_bytes']} B are none"
         return None

@@ -1,23 +1,34 @@
 """nvbandwidth: matrices of bandwidths, or of latencies, between host and GPUs and between GPUs.
 
-Source: NVIDIA/nvbandwidth, ``README.md``, ``testcases_ce.cpp``. GB/s of 1e9, ns. The diagonal of a matrix between GPUs
-is ``0.00`` in older versions and ``N/A`` in newer ones. From 0.6 on a test of both directions between GPUs prints three
-matrices, each direction and the total. Where a ``SUM`` follows, it is held against the cells.
+Source: NVIDIA/nvbandwidth, ``README.md``, ``testcases_ce.cpp``, ``multinode_testcases.cpp``. GB/s of 1e9, ns. The
+diagonal of a matrix between GPUs is ``0.00`` in older versions and ``N/A`` in newer ones. From 0.6 on a test of both
+directions between GPUs prints three matrices, each direction and the total. Where a ``SUM`` follows, it is held against
+the cells.
+
+Tests of several nodes, ``multinode_...``, number the GPUs of all processes. Where GPUs copy both ways their titles say
+``CPU(row)`` of GPUs, and ``Read1`` of a copy engine's writing. Where half of the GPUs write to the other half at once,
+rows are such as ``0->2``.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._text import end_of, number, starts_with_figure, whole_lines
+from clusterbench.tools._text import end_of, number, positive, starts_with_figure, whole_lines
 
 _RUNNING = re.compile(r"Running (\w+)\.?")
-_TITLE = re.compile(r"(.*\(column\).*)\((GB/s|ns)\)")
-_WHOLE_TITLE = re.compile(r"(?:mem|Device )[^()]*(?:\b(CPU|GPU)\(row\) [^()]*)?\bGPU\(column\)[^()]*")
+_TITLE = re.compile(r"(.*\(column\).*|multicast SM All -> All .*)\((GB/s|ns)\)")
+_WHOLE_TITLE = re.compile(
+    r"(?:mem|Device |multicast )[^()]*(?:\b(CPU|GPU)\(row\) [^()]*)?(?:\bGPU\(column\)| All -> All )[^()]*"
+)
+_BISECT = re.compile(r"Bisect benchmarking, simultaneous write CE BW")
+_HALVES = re.compile(r" *([0-9]+)-> *([0-9]+) +(\S+)")
+MULTINODE = "multinode_"
+"""How tests of the GPUs of several hosts begin, which run with a process for each."""
 _OF_SEVERAL = re.compile(r"\bGPU\(column\) (Read1|Read2|Write1|Write2|Total) bandwidth ")
 _SUM = re.compile(r"SUM (\w+) (\S+)")
 _FACTOR = {"GB/s": 1e9, "ns": 1e-9}
@@ -56,11 +67,13 @@ def parse(text: str) -> Mapping[str, Matrix]:
             name = match[1]
         elif match := _SUM.fullmatch(line.strip()):
             _expect_sum(matrices, match[1], match[2], line)
+        elif _BISECT.fullmatch(line.strip()) and name and name not in matrices:
+            matrices[name] = Matrix("B/s", True, dict(_between_halves(lines)))
         elif match := _TITLE.fullmatch(line.strip()):
             title, key = _WHOLE_TITLE.fullmatch(match[1]), _key(name, match[1])
             if not name or key in matrices or title is None:
                 raise ToolError(f"nvbandwidth printed a title that cannot be read: {line.strip()!r}")
-            between_gpus = title[1] == "GPU"
+            between_gpus = title[1] == "GPU" or (title[1] is not None and name.startswith(MULTINODE))
             header = lines.popleft().split() if lines else []
             body = []
             while lines and starts_with_figure(lines[0]):
@@ -75,7 +88,23 @@ def parse(text: str) -> Mapping[str, Matrix]:
 
 def _key(test: str, title: str) -> str:
     one = _OF_SEVERAL.search(title)
-    return test if one is None or test.endswith(f"_{one[1].lower()}") else f"{test}_{one[1].lower()}"
+    if one is None or test.endswith(f"_{one[1].lower()}"):
+        return test
+    word = one[1].lower()
+    return f"{test}_{word.replace('read', 'write') if test.startswith(MULTINODE) and '_write_' in test else word}"
+
+
+def _between_halves(lines: deque[str]) -> Iterator[tuple[tuple[int, int], float]]:
+    """From which GPU to which, and B/s, while all others of both halves write too: every GPU is in one row of each."""
+    lines.popleft() if lines else ""
+    pairs = []
+    while lines and (match := _HALVES.fullmatch(lines[0])):
+        line = lines.popleft()
+        pairs.append((int(match[1]), int(match[2])))
+        yield pairs[-1], positive("nvbandwidth", match[3], line) * _FACTOR["GB/s"]
+    number_of_gpus = len(pairs)
+    if not pairs or pairs != [(gpu, (gpu + number_of_gpus // 2) % number_of_gpus) for gpu in range(number_of_gpus)]:
+        raise ToolError(f"nvbandwidth printed halves that are cut, or not each GPU and the one opposite: {pairs}")
 
 
 def _matrix(unit: str, between_gpus: bool, header: list[str], body: list[str]) -> Matrix:

@@ -14,6 +14,9 @@ GOOD, HANGS, LIES, ERRS, WAIVED, NO_GPU, NEGATIVE, CUT, OTHER_TEST = range(1, 10
 
 FAKE = f"""
 words = sys.argv[1:]
+if words[1] == "multinode_bisect_write_ce":
+    print('''{printed.NVBANDWIDTH_BISECT}''' if "STARTED" in os.environ else "worldSize is 1")
+    sys.exit()
 mode = words[words.index("-i") + 1]
 text = '''{printed.NVBANDWIDTH}'''
 if mode == "{HANGS}":
@@ -43,6 +46,8 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
         f"  - {{benchmark: nvbandwidth, samples: {mode}, buffer_size: {mode}MiB, tool_time_limit_s: 6}}"
         for mode in range(1, 10)
     )
+    program(tmp_path / "bin", "launch", 'os.environ["STARTED"] = "1"\nos.execvp(sys.argv[3], sys.argv[3:])')
+    entries += "\n  - {benchmark: nvbandwidth, test: multinode_bisect_write_ce, launcher: launch -n 4}"
     done, outcomes, rows = run_suite(tmp_path, entries, only_fakes=True)
     assert done.returncode == 1
     assert processes_of(tmp_path) == []
@@ -55,6 +60,8 @@ def test_every_way_to_fail_is_told_and_the_good_one_is_measured(tmp_path):
     assert rows[cases[GOOD], "bandwidth", ""] == pytest.approx((276.07e9 + 275.5e9) / 2)
     assert rows[cases[GOOD], "lowest_bandwidth", ""] == 275.5e9
     assert rows[cases[GOOD], "pair_bandwidth", "0to1"] == 276.07e9
+    launched = "nvbandwidth/1n2/multinode_bisect_write_ce-512MiB-launched"
+    assert rows[launched, "lowest_bandwidth", ""] == rows[launched, "pair_bandwidth", "3to1"] == 779.98e9
     assert "has not ended after 6 s. It printed at the end:\n    nvbandwidth Version: v0.8\n" in reasons[HANGS]
     assert "nvbandwidth printed a sum that is not that of its cells, 551.57" in reasons[LIES]
     assert "nvbandwidth printed no matrix that can be read: '[CUDA_ERROR_ILLEGAL_ADDRESS]" in reasons[ERRS]
@@ -98,6 +105,37 @@ def test_one_way_is_held_against_the_data_sheet():
     assert expected("host_to_device_memcpy_ce")["lowest_bandwidth"].value == card.pcie_bytes_per_s == 63e9
     assert expected("host_device_latency_sm") == {}
     assert Nvbandwidth().predict(point(), NODES) == {}
+
+
+def test_of_several_nodes_a_launcher_starts_a_process_for_each_gpu():
+    rack = Place(Cluster(18, 4, "cuda", gpu_name="NVIDIA GB200"), 18)
+    halves = Nvbandwidth(test="multinode_bisect_write_ce", launcher="mpirun -n 72")
+    (only,) = halves.points(rack)
+    assert (only["runner"], only["launcher"], halves.objection(only, rack)) == (0, "mpirun -n 72", None)
+    assert halves.predict(only, rack)["lowest_bandwidth"].value == rack.cluster.accelerator.link_bytes_per_s == 900e9
+    without = Nvbandwidth(test="multinode_bisect_write_ce")
+    assert without.objection(next(iter(without.points(rack))), rack) == (
+        "multinode_bisect_write_ce takes a process for each GPU: 'launcher' says what starts them, as "
+        "mpirun -n 8 -host a:4,b:4"
+    )
+    alone = Nvbandwidth(launcher="mpirun -n 72")
+    assert alone.objection(next(iter(alone.points(rack))), rack).startswith(
+        "of several processes the first alone would"
+    )
+
+
+def test_of_several_nodes_both_ways_and_multicast_are_told():
+    test = "multinode_device_to_device_bidirectional_memcpy_write_ce"
+    asked = point(test=test, launcher="mpirun -n 2")
+    figures = Nvbandwidth.parse(printed.NVBANDWIDTH_MULTINODE_BOTH_WAYS, asked)
+    assert (figures["bandwidth_both"], figures["lowest_bandwidth"]) == (pytest.approx(1495.6e9), 740e9)
+    asked = point(test="multinode_device_to_device_broadcast_one_to_all_sm", launcher="mpirun -n 2")
+    assert Nvbandwidth.parse(printed.NVBANDWIDTH_ONE_TO_ALL, asked)["bandwidth"] == pytest.approx(350.65e9)
+    asked = point(test="multinode_device_to_device_broadcast_all_to_all_sm", launcher="mpirun -n 2")
+    assert Nvbandwidth.parse(printed.NVBANDWIDTH_ALL_TO_ALL, asked) == {
+        "bandwidth": 402.5e9,
+        "lowest_bandwidth": 402.5e9,
+    }
 
 
 OF_THREE = """\

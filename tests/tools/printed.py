@@ -124,6 +124,75 @@ SUM device_to_device_memcpy_write_ce 551.57
 NOTE: The reported results may not reflect the full capabilities of the platform.
 """
 
+# as multinode_testcases.cpp and operator<< of 0.8 print it for two processes on each of two hosts
+NVBANDWIDTH_BISECT = """\
+nvbandwidth Version: v0.8
+Built from Git version: v0.8
+
+MPI version: Open MPI v5.0.3
+Process 0 (tray-a): device 0: NVIDIA GB200 (00000008:01:00)
+Process 1 (tray-a): device 1: NVIDIA GB200 (00000009:01:00)
+Process 2 (tray-b): device 0: NVIDIA GB200 (00000008:01:00)
+Process 3 (tray-b): device 1: NVIDIA GB200 (00000009:01:00)
+
+Running multinode_bisect_write_ce.
+Bisect benchmarking, simultaneous write CE BW
+             0
+0->2    781.21
+1->3    780.10
+2->0    781.35
+3->1    779.98
+
+SUM multinode_bisect_write_ce 3122.64
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+
+NVBANDWIDTH_MULTINODE_BOTH_WAYS = """\
+Running multinode_device_to_device_bidirectional_memcpy_write_ce.
+memcpy CE CPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
+           0         1
+ 0       N/A    750.10
+ 1    751.20       N/A
+
+SUM multinode_device_to_device_bidirectional_memcpy_write_ce_write1 1501.30
+
+memcpy CE CPU(row) <-> GPU(column) Read2 bandwidth (GB/s)
+           0         1
+ 0       N/A    749.90
+ 1    740.00       N/A
+
+SUM multinode_device_to_device_bidirectional_memcpy_write_ce_write2 1489.90
+
+memcpy CE CPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A   1500.00
+ 1   1491.20       N/A
+
+SUM multinode_device_to_device_bidirectional_memcpy_write_ce_total 2991.20
+
+"""
+
+NVBANDWIDTH_ONE_TO_ALL = """\
+Running multinode_device_to_device_broadcast_one_to_all_sm.
+multicast SM GPU(column) -> All Gpus total bandwidth (GB/s)
+           0         1
+ 0    350.10    351.20
+
+SUM multinode_device_to_device_broadcast_one_to_all_sm 701.30
+
+"""
+
+NVBANDWIDTH_ALL_TO_ALL = """\
+Running multinode_device_to_device_broadcast_all_to_all_sm.
+multicast SM All -> All Gpus total bandwidth (GB/s)
+           0
+ 0    402.50
+
+SUM multinode_device_to_device_broadcast_all_to_all_sm 402.50
+
+"""
+
 NVBANDWIDTH_LATENCY = """\
 Running host_device_latency_sm.
 memory latency SM CPU(row) <-> GPU(column) (ns)

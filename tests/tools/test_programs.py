@@ -256,6 +256,28 @@ def test_nvbandwidth_integers_are_numbers():
     assert nvbandwidth.parse(text)["device_to_device_memcpy_write_ce"].cells[0, 1] == 276e9
 
 
+def test_nvbandwidth_of_several_nodes_rows_are_processes_and_titles_that_say_cpu_mean_gpus():
+    (halves,) = nvbandwidth.parse(printed.NVBANDWIDTH_BISECT).values()
+    assert halves == nvbandwidth.Matrix(
+        "B/s", True, {(0, 2): 781.21e9, (1, 3): 780.1e9, (2, 0): 781.35e9, (3, 1): 779.98e9}
+    )
+    matrices = nvbandwidth.parse(printed.NVBANDWIDTH_MULTINODE_BOTH_WAYS)
+    test = "multinode_device_to_device_bidirectional_memcpy_write_ce"
+    assert [*matrices] == [f"{test}_write1", f"{test}_write2", f"{test}_total"]
+    assert {matrix.between_gpus for matrix in matrices.values()} == {True}
+    one, each = nvbandwidth.parse(printed.NVBANDWIDTH_ONE_TO_ALL + printed.NVBANDWIDTH_ALL_TO_ALL).values()
+    assert (one.cells, each.cells) == ({(0, 0): 350.1e9, (0, 1): 351.2e9}, {(0, 0): 402.5e9})
+
+
+def test_nvbandwidth_of_more_than_ten_processes_pads_their_numbers():
+    pairs = [(gpu, (gpu + 6) % 12) for gpu in range(12)]
+    rows = "\n".join(f"{gpu:2}->{peer:2}{700 + gpu:10.2f}" for gpu, peer in pairs)
+    text = f"Running multinode_bisect_write_ce.\nBisect benchmarking, simultaneous write CE BW\n{0:16}\n{rows}\n\n"
+    assert [*nvbandwidth.parse(text)["multinode_bisect_write_ce"].cells] == pairs
+    cut = text[: text.index(" 7->")]
+    assert refused(nvbandwidth.parse, cut).startswith("nvbandwidth printed halves that are cut, or not each GPU")
+
+
 @real
 def test_nvbandwidth_of_real_gpus():
     (matrix,) = nvbandwidth.parse(sample("nvbandwidth_readme_d2d_write.txt")).values()

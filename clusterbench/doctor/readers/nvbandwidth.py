@@ -13,11 +13,12 @@ from clusterbench.doctor.readers._copies import OF_HOST, OF_PAIRS
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.errors import ToolError
 from clusterbench.tools import nvbandwidth
-from clusterbench.tools.nvbandwidth import Matrix
+from clusterbench.tools.nvbandwidth import MULTINODE, Matrix
 from clusterbench.words import few, plural
 
 _TITLE = re.compile(r"(?m)^\s*(?:mem|Device )[^\n]*GPU\(column\)[^\n]*\((?:GB/s|ns)\)\s*$")
 _DEVICE = re.compile(r"(?m)^\s*Device (\d+): \S.*\([0-9A-Fa-f:.]+\)\s*$")
+_PROCESS = re.compile(r"(?m)^\s*Process +(\d+) \((\S+)\): device (\d+): ")
 _FAILED = re.compile(r"(?m)^.*\[?CUDA_ERROR_(?!NOT_SUPPORTED)[A-Z_]+\]?.*$")
 _WRONG = re.compile(r"(?m)^.*Invalid value when checking the pattern.*$")
 _ONE_BY_ONE = re.compile("host_to_device|device_to_host|host_device|device_local")
@@ -87,11 +88,18 @@ class NvbandwidthTables(HostText):
 
 
 class _Piece(NamedTuple):
-    """A matrix with its title, which stands in a line of the text; rows of JSON have no lines of their own."""
+    """A matrix with its title, which stands in a line of the text; rows of JSON have no lines of their own.
+
+    ``of_processes`` has the GPUs of a run on several hosts, whose rows are processes.
+    """
 
     line: int
     text: str
     has_rows: bool = True
+    of_processes: Mapping[int, str] = {}
+
+    def gpu(self, row: int) -> str:
+        return self.of_processes.get(row, f"GPU {row}")
 
     def row(self, row: int) -> str:
         """``12: 3 150.00 N/A``: a row as printed, behind the matrix' title and head, with its line."""
@@ -107,6 +115,7 @@ def _pieces(text: str) -> dict[str, _Piece]:
     test ran several times, each run is numbered.
     """
     pieces: dict[str, _Piece] = {}
+    of_processes = {int(process): f"GPU {device} of {host}" for process, host, device in _PROCESS.findall(text)}
     for title in _TITLE.finditer(text):
         running = re.findall(r"Running (\w+)", text[: title.start()])
         running = running or re.findall(r"SUM (\w+)", text[title.end() :])[:1] or [f"unnamed_test_{len(pieces) + 1}"]
@@ -118,7 +127,8 @@ def _pieces(text: str) -> dict[str, _Piece]:
         lines = text[start:].split("\n")
         end = next((number for number, line in enumerate(lines) if not line.strip()), None)
         whole = "\n".join(lines[:end] if end is not None else lines[:-1])
-        pieces[test] = _Piece(text.count("\n", 0, start) + 1, whole)
+        of_hosts = of_processes if test.startswith(MULTINODE) else {}
+        pieces[test] = _Piece(text.count("\n", 0, start) + 1, whole, of_processes=of_hosts)
     return pieces
 
 
@@ -174,7 +184,8 @@ def _of_pairs(
     test: str, matrix: Matrix, pairs: Sequence[tuple[int, int]], said: WeakPairs, piece: _Piece, name: str
 ) -> Iterator[Found]:
     for pair in pairs:
-        where = f"GPU {pair[0]} and GPU {pair[1]}" if said.gpu is None else f"GPU {said.gpu} and all others"
+        of_pair = " and ".join(map(piece.gpu, pair))
+        where = of_pair if said.gpu is None else f"{piece.gpu(said.gpu)} and all others"
         rate = matrix.cells.get(pair)
         own = "N/A" if rate is None else _words(rate if matrix.unit == "B/s" else 1 / rate, matrix)
         what = f"{test}: {own}, the median pair {_words(said.usual, matrix)}"

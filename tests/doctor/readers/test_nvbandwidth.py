@@ -46,6 +46,15 @@ def test_a_pair_that_is_far_slower_than_its_peers_is_found(examined, text, where
     assert what in found.what
 
 
+def test_of_several_hosts_a_pair_is_named_by_its_processes_hosts(examined):
+    hosts = "".join(
+        f"Process {process} (tray-{'ab'[process // 2]}): device {process % 2}: NVIDIA GB200 (00000008:01:00)\n"
+        for process in range(4)
+    )
+    (found,) = examined(hosts + "\n" + SLOW.replace("device_to_device", "multinode_device_to_device"))[0].found
+    assert found.where == "GPU 1 of tray-a and GPU 1 of tray-b"
+
+
 def test_data_that_a_copy_changed_is_found(examined):
     """NVIDIA/nvbandwidth, issue 34."""
     said = (
