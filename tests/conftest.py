@@ -104,6 +104,17 @@ def alone_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=lambda item: item.get_closest_marker("alone") is None)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _what_fails_is_raised() -> None:
+    """A chart or a diagnosis that fails costs a reader one sentence, and here the test."""
+    from clusterbench import diagnoses, report
+
+    def raised(name: str, kind: type, error: Exception) -> Any:
+        raise error
+
+    diagnoses.failed = report.failed = raised
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Has a test that measures a rate of this machine wait until no other worker runs one that starts processes.

@@ -144,12 +144,27 @@ def examine(reading: Reading) -> dict[str, Answer]:
     """What every diagnosis says, by its name; of a dry run and of shared GPUs none of a machine."""
     without = reading.is_dry or reading.shares_gpus
     kinds = {name: kind for name, kind in diagnoses().items() if kind.subject == "cases" or not without}
-    answers = {name: kind().answer(reading) for name, kind in kinds.items()}
+    answers = {name: _asked(name, kind, reading) for name, kind in kinds.items()}
     if not reading.is_imported:
         return answers
     # What a run with more tools could judge of a machine does not help an import.
     own = {name for name, kind in kinds.items() if kind.subject == "machine"}
     return {name: replace(answer, not_judged=()) if name in own else answer for name, answer in answers.items()}
+
+
+def _asked(name: str, kind: type[Diagnosis], reading: Reading) -> Answer:
+    try:
+        return kind().answer(reading)
+    except Exception as error:  # noqa: BLE001 - a record of a kind never seen must not cost the others' answers, or a page
+        return failed(name, kind, error)
+
+
+def failed(name: str, kind: type[Diagnosis], error: Exception) -> Answer:
+    """What is said where a diagnosis fails: of cases nothing may pass so, and a machine is not judged."""
+    why = f"the diagnosis itself failed: {type(error).__name__}: {error!s:.300}"
+    if kind.subject == "cases":
+        return Answer(findings=(Finding(f"diagnosis {name}", why, "error", fix="report this as a bug"),))
+    return Answer(not_judged=(NotJudged("the run", why, "a report of this as a bug"),))
 
 
 def wrong_figures(reading: Reading) -> dict[str, str]:

@@ -249,31 +249,52 @@ def headline_of(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> Headl
     """What a page and a terminal say first; ``figures`` are those of :func:`figures_of`."""
     answers, rests_on = _answers(reading, figures)
     question = reading.plan.question or reading.plan.suite
-    return Headline(question, answers, _unsteady(reading, rests_on), _caution(reading))
+    failed = [str(figure["title"]) for figure in figures if figure.get("failed")]
+    undrawn = f"Not drawn, as it failed: {few(failed)}." if failed else ""
+    return Headline(question, answers, _unsteady(reading, rests_on), _caution(reading), undrawn)
 
 
 def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    for name, kind in charts().items():
+        try:
+            figure = _figure(name, kind, reading, places)
+        except Exception as error:  # noqa: BLE001 - a record of a kind never seen must not cost the others, or a page
+            figure = failed(name, kind, error)
+        if figure is not None:
+            yield figure
+
+
+def _figure(name: str, kind: type[Chart[object]], reading: Reading, places: Mapping[str, int]) -> dict[str, Any] | None:
     from clusterbench.report.panels import shown  # matplotlib, only now
 
-    for name, kind in charts().items():
-        chart: Chart[object] = kind()
-        data = chart.select(reading)
-        if data is None:
-            continue
-        panels = list(shown(name, chart, data, places))
-        yield {
-            "name": name,
-            "is_wide": len(panels) > 1 or any(panel.data["stories"] or panel.width > _HALF for panel in panels),
-            "title": chart.title,
-            "answer": chart.answer(data),
-            "is_aside": chart.is_aside,
-            "rests_on_times": chart.rests_on_times,
-            "left_out": chart.left_out(data),
-            "caption": sections(kind)[CAPTION],
-            "panels": panels,
-            "open": len(panels) if len(panels) <= _MOST_PANELS else _OPEN,
-            "cases": {case for panel in panels for case in panel.cases},
-        }
+    chart = kind()
+    data = chart.select(reading)
+    if data is None:
+        return None
+    panels = list(shown(name, chart, data, places))
+    if not panels:
+        raise ValueError("it has no panel")
+    return {
+        "name": name,
+        "is_wide": len(panels) > 1 or any(panel.data["stories"] or panel.width > _HALF for panel in panels),
+        "title": chart.title,
+        "answer": chart.answer(data),
+        "is_aside": chart.is_aside,
+        "rests_on_times": chart.rests_on_times,
+        "left_out": chart.left_out(data),
+        "caption": sections(kind)[CAPTION],
+        "panels": panels,
+        "open": len(panels) if len(panels) <= _MOST_PANELS else _OPEN,
+        "cases": {case for panel in panels for case in panel.cases},
+    }
+
+
+def failed(name: str, kind: type[Chart[object]], error: Exception) -> dict[str, Any]:
+    """What stands in the place of a chart that fails."""
+    why = f"This chart failed ({type(error).__name__}: {error!s:.300}); please report that as a bug."
+    said = {"answer": "", "left_out": why, "caption": sections(kind)[CAPTION]}
+    flags = {"failed": True, "is_wide": False, "is_aside": True, "rests_on_times": False, "open": 0}
+    return {"name": name, "title": kind.title, "panels": [], "cases": set[str](), **said, **flags}
 
 
 def _caution(reading: Reading) -> str:
