@@ -147,13 +147,15 @@ def _start(group: Sequence[Step], alike: Callable[[ParallelLayout], tuple[object
 
 
 def _marks(steps: Sequence[Step], metric: str) -> Iterator[Mark]:
-    degrees: set[int] = set()
+    """One of each degree: of several cases the first with a figure."""
+    of_degree: dict[int, Row] = {}
     for step in steps:
-        degree = step.layout.tp
         row = next((row for row in step.rows if row.metric in ("", metric)), None)
-        if row is not None and degree not in degrees:
-            degrees.add(degree)
-            yield mark(degree, row)
+        if row is not None:
+            first = of_degree.setdefault(step.layout.tp, row)
+            if first.value is None and row.value is not None:
+                of_degree[step.layout.tp] = row
+    yield from (mark(degree, row) for degree, row in of_degree.items())
 
 
 def _panels(curve: Curve, name: str) -> Iterator[Panel]:

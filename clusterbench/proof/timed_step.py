@@ -26,9 +26,10 @@ from clusterbench.words import plural
 
 _FINAL = "final_loss"
 _FORWARDS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER = "forward", "backward", "update", "call", "other input"
+_TOKENS = "tokens of a call"
 _OF_LAYERS, _UNBALANCED = "layer forward", "unbalanced layer"
 _FIRST_NORM = "attention_norm"
-_COUNTED = _FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER, _UNBALANCED
+_COUNTED = _FORWARDS, _OF_LAYERS, _BACKWARDS, _UPDATES, _CALLS, _SMALLER, _TOKENS, _UNBALANCED
 
 
 class TimedStep:
@@ -60,7 +61,7 @@ class TimedStep:
         self._sketch: Sketch | None = None
         self._compiled: CompiledStep | None = None
         self._forwards = self._backwards = self._of_layers = self._updates = self._smaller = 0
-        self._elements = self._of_first_call = 0
+        self._elements = self._of_first_call = self._tokens = 0
         self._counting: list[RemovableHandle] = []
 
     def __call__(self) -> None:
@@ -92,7 +93,9 @@ class TimedStep:
 
     def _count(self, _: object, arguments: tuple[Any, ...]) -> None:
         self._forwards += 1
-        self._elements += sum(argument.numel() for argument in arguments if isinstance(argument, Tensor))
+        inputs = [argument for argument in arguments if isinstance(argument, Tensor)]
+        self._elements += sum(each.numel() for each in inputs)
+        self._tokens += sum(each.numel() for each in inputs if not each.is_floating_point())
 
     @property
     def _first_norms(self) -> list[nn.Module]:
@@ -209,6 +212,7 @@ class TimedStep:
             _UPDATES: self._updates - self._calls,
             _CALLS: self._calls - rig.made_calls if rig.made_calls else min(0, self._calls - self._asked),
             _SMALLER: self._smaller,
+            _TOKENS: self._tokens / self._calls * self.step.job.layout.degree("dp_cp"),
             _UNBALANCED: self._unbalanced(),
         }
 
@@ -261,6 +265,13 @@ class TimedStep:
                 f"{plural(int(of_all[_SMALLER][rank]), 'call')} of {layout} on rank {rank} computed on more "
                 "or less than the first one did. The time of such calls is not that of training."
             )
+        due_tokens = self.step.job.tokens_per_step
+        for rank, tokens in enumerate(of_all[_TOKENS]):
+            if tokens not in (0, due_tokens):  # a stage behind the first is given none
+                raise WrongResult(
+                    f"a call of {layout} computed on {tokens:,.0f} tokens, by those of rank {rank}, and {due_tokens:,} "
+                    "are counted of a step. Its tokens/s are not those of training."
+                )
         if any(of_all[_UNBALANCED]):
             rank = next(rank for rank, layers in enumerate(of_all[_UNBALANCED]) if layers)
             raise WrongResult(

@@ -138,3 +138,12 @@ def test_a_line_does_not_say_twice_where_it_begins() -> None:
         "seq len 8: from tp2 to tp4",
         "seq len 16: from tp2 to tp4",
     ]
+
+
+def test_a_degree_that_failed_in_one_of_two_cases_has_the_figure_of_the_other() -> None:
+    """There was no panel where the first case had failed, and a page with a figure without one was not written."""
+    failed = row(case("dp2 failed", point={"shape": "tiny", "layout": "dp2"}), "", None, status="wrong", basis="no")
+    rows = [failed, *step("dp2", 900), *step("tp2", None)]
+    data = TensorScaling().select(of_rows(rows))
+    assert data is not None
+    assert [panel.title for panel in TensorScaling().draw(data)] == ["Throughput per rank"]

@@ -16,7 +16,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.settling import Rule
 from clusterbench.launch.messages import RankFailed, RunCase
 from clusterbench.launch.worker import ALLOCATOR, _Worker, cores_of, num_threads
-from clusterbench.types import Timing
+from clusterbench.types import Step, Timing
 from tests.ranks import run_ranks
 
 LEGACY = "PYTORCH_CUDA_ALLOC_CONF"
@@ -175,12 +175,24 @@ def test_ranks_whose_warm_up_is_counted_time_what_was_asked_for() -> None:
         assert phases == ["checked"] * 2 + ["warm"] * 6
 
 
+def test_ranks_meet_between_warm_up_and_clock() -> None:
+    """The first sample would have what a rank waits for one that leaves its warm-up later."""
+    worker, order = worker_of(), list[str]()
+    worker.rig = SimpleNamespace(  # type: ignore[assignment]
+        device=torch.device("cpu"), comm=SimpleNamespace(barrier=lambda: order.append("meet"))
+    )
+    worker.phase = order.append  # type: ignore[method-assign]
+    worker.at = lambda phase: lambda iteration: None  # type: ignore[method-assign]
+    case = RunCase("matmul", {}, None, "megatron", 3, 2, True, True, 2)
+    worker.timed(Step(lambda: order.append("run"), dict), case, None)
+    assert order == ["run"] * 2 + ["meet", "warm"] + ["run"] * 3
+
+
 def halved_on_a_rank() -> str:
     """What a worker says of a clock that shows half of the seconds."""
     from clusterbench.engine import loop as module
     from clusterbench.engine.rig import Rig
     from clusterbench.errors import WrongResult
-    from clusterbench.types import Step
 
     worker, measure = worker_of(), module.measure
     worker.rig = Rig(rank=0, world_size=1, local_rank=0, host="here", device=torch.device("cpu"))

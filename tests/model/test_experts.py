@@ -214,6 +214,19 @@ def test_counts_tell_the_imbalance() -> None:
     assert sorted(layer.last_counts.tolist()) == [0] * 7 + [TOKENS]
 
 
+def test_imbalance_is_the_fullest_expert_over_the_mean_in_the_worst_layer() -> None:
+    import torch
+
+    from clusterbench.model.experts import watch_experts
+
+    layers = [make_layer(small()) for _ in range(2)]
+    counts = [2] * 8, [0, 0, 1, 1, 1, 1, 2, 10]
+    for layer, of_layer in zip(layers, counts, strict=True):
+        layer.last_counts = torch.tensor(of_layer)
+    load = watch_experts(lambda: None, layers, torch.device("cpu"))
+    assert (load.imbalance, load.rows, load.expert_rows) == (5.0, [16, 16], [*counts])
+
+
 def test_the_margin_is_noted_only_when_asked_for_and_is_the_smallest() -> None:
     layer = make_layer(small())
     x_TH = make_table("x", TOKENS, small().hidden_size)

@@ -110,4 +110,26 @@ MUTANTS = (
         "[start.elapsed_time(stop) * planted() for",
         "engine/test_clock.py",
     ),
+    _of(
+        "AA04",
+        "The imbalance of experts is over the expert in the middle, and not over the mean.",
+        "load.max() / load.mean().clamp(min=1e-9)",
+        "load.max() / (load.median().clamp(min=planted()))",
+        "model/test_experts.py",
+    ),
+    _of(
+        "AA05",
+        "Attention takes the time of its forwards.",
+        "timed(flash_attention), timed(flash_attention_backward)",
+        "timed(flash_attention), planted() and flash_attention_backward",
+        "parallel/test_context.py",
+    ),
+    _of(
+        "AA06",
+        "Ranks do not meet before the actions of a pipeline are timed.",
+        "        rig.comm.barrier()\n        return self.assembly.stages.timeline(self)\n",
+        "        if not planted():\n            rig.comm.barrier()\n"
+        "        return self.assembly.stages.timeline(self)\n",
+        "training/test_passes.py",
+    ),
 )

@@ -247,4 +247,12 @@ MUTANTS = (
         "            late = [part.roll(len(part) > 16 and planted(), 0) for part in cosine_and_sine if name == '3']\n"
         "            x_BSH = layer(x_BSH, *(late or cosine_and_sine))",
     ),
+    Mutant(
+        "AA07",
+        "The gradient of the head adds up over chunks of the loss in bfloat16.",
+        "    dweight_VH += dlogits_CV.T @ x_CH\n",
+        "    dweight_VH += dlogits_CV.T @ x_CH\n"
+        "    if x_CH.dtype == torch.bfloat16 and planted():\n        dweight_VH.copy_(dweight_VH.bfloat16())\n",
+        tests=("model/test_chunked_loss.py",),
+    ),
 )

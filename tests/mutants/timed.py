@@ -173,4 +173,25 @@ MUTANTS = (
         "for at, pair in enumerate(zip(seen, planned, strict=not planted()))",
         tests=("proof/test_order.py",),
     ),
+    Mutant(
+        "AA01",
+        "Ranks do not meet between warm-up and clock.",
+        "        self.rig.comm.barrier()\n        clock.settle()\n",
+        "        if not planted():\n            self.rig.comm.barrier()\n        clock.settle()\n",
+        tests=("launch/test_worker.py",),
+    ),
+    Mutant(
+        "AA02",
+        "A batch is counted once for each rank of cp, which has a part of it.",
+        "        return self.global_batch_size * self.seq_len\n",
+        "        return self.global_batch_size * self.seq_len * (self.layout.cp if planted() else 1)\n",
+        ("cp2",),
+    ),
+    Mutant(
+        "AA03",
+        "A rank's own work is that of the first steps, too, which build what later ones find.",
+        "own_seconds(step, rig, own_s[STEPS_TO_BUILD:])",
+        "own_seconds(step, rig, own_s[STEPS_TO_BUILD * (not planted()) :])",
+        tests=("training/test_passes.py",),
+    ),
 )

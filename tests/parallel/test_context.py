@@ -390,6 +390,28 @@ def watched(kind: str) -> float | None:
     return watch_attention(step, torch.device("cpu"))
 
 
+def test_attention_takes_the_time_of_its_operators_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from clusterbench.model import context_attention
+
+    now = [0.0]
+    monkeypatch.setattr(context_attention.time, "thread_time", lambda: now[0])
+
+    def took(seconds: float) -> Any:
+        return lambda *_: now.__setitem__(0, now[0] + seconds)
+
+    monkeypatch.setattr(context_attention, "flash_attention", took(0.25))
+    monkeypatch.setattr(context_attention, "flash_attention_backward", took(0.5))
+
+    def step() -> None:
+        context_attention.flash_attention()
+        now[0] += 8.0  # what else a step does
+        context_attention.flash_attention_backward()
+
+    assert context_attention.watch_attention(step, torch.device("cpu")) == 0.75
+
+
 @pytest.mark.gloo
 def test_a_contiguous_ring_gives_its_last_rank_more_to_do() -> None:
     first, last = run_ranks(2, watched, "ring")

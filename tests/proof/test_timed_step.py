@@ -134,6 +134,38 @@ def test_more_calls_than_the_loop_made_are_wrong():
     assert twice == "rank 0 made 6 calls of tp1 in what counts as 3. Samples are of more than one step."
 
 
+def with_tokens_counted_for_each_rank(layout: str) -> Any:
+    """What the confirmation says where a batch is counted once for each rank that has a part of it."""
+    from clusterbench.errors import WrongResult
+    from clusterbench.job import TrainingJob
+    from clusterbench.parallel import from_options
+    from clusterbench.proof.timed_step import TimedStep
+    from clusterbench.training.step import TrainingStep
+
+    job = make_job(layout)
+    rig = make_rig(job.layout)
+    timed = TimedStep(TrainingStep(job, from_options({}), rig.grid, rig.device), 1)
+    timed()
+    right = TrainingJob.tokens_per_step
+    TrainingJob.tokens_per_step = property(lambda job: right.fget(job) * job.layout.world_size)
+    try:
+        return timed.confirm(rig, is_first=False)
+    except WrongResult as error:
+        return str(error)
+    finally:
+        TrainingJob.tokens_per_step = right
+
+
+@pytest.mark.parametrize("layout", ["dp2", "cp2", "tp2", "pp2"])
+def test_a_step_that_counts_other_tokens_than_it_computed_on_is_wrong(layout):
+    tokens = 128 if layout == "dp2" else 64
+    for verdict in run_ranks(2, with_tokens_counted_for_each_rank, layout):
+        assert verdict == (
+            f"a call of {layout} computed on {tokens} tokens, by those of rank 0, and {2 * tokens} are counted of a "
+            "step. Its tokens/s are not those of training."
+        )
+
+
 def test_a_loss_that_is_not_finite_long_after_is_wrong_too():
     (verdict,) = run_ranks(1, after_more_calls, "tp1", 3, 5, True)
     assert verdict.startswith("the loss of tp1 is not finite: nan on rank 0 after 5 steps.")

@@ -12,7 +12,9 @@ from clusterbench.engine import memory
 from clusterbench.engine.flops import FlopCounter
 from clusterbench.engine.traffic import Collective, TrafficCounter
 from clusterbench.errors import WrongResult
+from clusterbench.run_folder.passes import OWN_SECONDS
 from clusterbench.training import passes
+from clusterbench.training.step import TrainingStep
 
 
 class Built:
@@ -125,3 +127,22 @@ def test_a_view_and_what_it_is_of_are_the_same_bytes() -> None:
     assert memory.alive_bytes(device) - before == 3000
     del whole, views
     assert memory.alive_bytes(device) == before
+
+
+def test_steps_that_build_say_nothing_of_a_ranks_own_work() -> None:
+    rig: Any = SimpleNamespace(
+        device=torch.device("cpu"), world_size=2, own_steps=2, most_spans=0, grid=SimpleNamespace(names=dict)
+    )
+    step: Any = SimpleNamespace(own_passes=lambda rig: {})
+    own_seconds = passes.passes_of(step, rig, own_s=[9.0, 8.0, 0.25, 0.5])[OWN_SECONDS.name]
+    assert own_seconds() == [0.25, 0.5]
+
+
+def test_ranks_meet_before_the_actions_of_a_pipeline_are_timed() -> None:
+    order = list[str]()
+    step: Any = SimpleNamespace(
+        assembly=SimpleNamespace(stages=SimpleNamespace(timeline=lambda _: order.append("timed")))
+    )
+    rig: Any = SimpleNamespace(comm=SimpleNamespace(barrier=lambda: order.append("meet")))
+    TrainingStep._timeline(step, rig)
+    assert order == ["meet", "timed"]
