@@ -81,7 +81,8 @@ class EmbeddingLookups(Chart[list[LookUp]]):
     def answer(self, data: list[LookUp]) -> str:
         name = dict(zip((each.row.case for each in data), _labels(data), strict=True))
         fastest = max(data, key=_rate)
-        said = f"Ranks look up {format_value(_rate(fastest), '1/s')}"
+        number = format_value(_rate(fastest), "1/s").removesuffix("/s").rstrip()
+        said = f"Ranks look up {number} rows/s"
         said += f" at most, with {name[fastest.row.case]}" if len(data) > 1 else ""
         if whole := sum(fastest.parts.values()):
             said += f"; sending is {percent(sum(fastest.parts.get(part, 0.0) for part in SENDS) / whole)} of the parts"

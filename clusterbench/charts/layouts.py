@@ -11,7 +11,7 @@ from clusterbench.cases.ranking import doubt, percent, used_of_peak
 from clusterbench.cases.trained import Trained, groups_of, said
 from clusterbench.charts import Chart, Section, bars_note, curves_note
 from clusterbench.drawing.bars import Bars
-from clusterbench.run_folder.attempts import History
+from clusterbench.run_folder.attempts import NOT_RUN, History
 from clusterbench.units import format_value
 from clusterbench.words import few, plural
 
@@ -89,8 +89,10 @@ def _proven(cases: Sequence[Trained], unproven: Collection[str]) -> str:
     if not proven:
         return ""
     number = f"all {proven:,}" if proven == len(cases) else f"{proven:,} of {len(cases):,}"
+    waiting = sum(case.row.status == NOT_RUN for case in cases)
     others = {"did not": wrong, "ran without that proof": untold}
-    others["ended before that was known"] = len(cases) - proven - wrong - untold
+    others["ended before that was known"] = len(cases) - proven - wrong - untold - waiting
+    others["has not run yet" if waiting == 1 else "have not run yet"] = waiting
     return ", ".join([f"{number} cases compute what one rank computes", *_counted(others)])
 
 

@@ -220,7 +220,8 @@ def _look(
     try:
         allocation = gather(plane, own)
         excluded = excluded_hosts(asked.exclude, allocation.names)
-        hosts = allocation.only(asked.hosts, asked.num_nodes if launched(plane) else None, excluded)
+        is_rest = bool(asked.not_reached) and not launched(plane)  # what it lacks of its hosts is told by name
+        hosts = allocation.only(asked.hosts, None if is_rest else asked.num_nodes, excluded)
         measure_clocks(plane, allocation)
         environment = {"hosts": {host: allocation.environments[host] for host in hosts}}
         said = _examined(asked, environment, None)

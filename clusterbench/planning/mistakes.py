@@ -31,27 +31,29 @@ def expect_reasonable(suite: Suite, item: Item, num_places: int, room: int) -> N
 
 
 def expect_sound_values(suite: Suite, item: Item, requests: Sequence[Request]) -> None:
-    """A value that is objected to everywhere and in every combination was a mistake to write.
+    """A value that is objected to in every combination, here and elsewhere for one reason, was a mistake to write.
 
-    One that is objected to here only, because nodes or ranks are few or the card lacks something, is refused.
+    One that is objected to here only, because nodes or ranks are few or the card lacks something, is refused. So is one
+    that a cluster with more room objects to for a reason of its own, such as a batch that is too small for its ranks.
     """
     hopeless = _hopeless_values(requests)
     if hopeless:
         here = requests[0].place.cluster
         cluster = replace(here, num_nodes=ROOMY_NODES, ranks_per_node=ROOMY_RANKS, hosts=(), gpu_name=None)
         elsewhere = _hopeless_values(list(requests_of(suite, item, [Place(cluster, ROOMY_NODES)])))
-        for written, reason in hopeless.items():
-            if written in elsewhere:
-                raise suite.mistake(written.line, reason)
+        for written, reasons in hopeless.items():
+            for reason in reasons:
+                if reason in elsewhere.get(written, ()):
+                    raise suite.mistake(written.line, reason)
 
 
-def _hopeless_values(requests: Sequence[Request]) -> dict[Written, str]:
-    """Values of which nothing can be at these places, each with the first objection."""
+def _hopeless_values(requests: Sequence[Request]) -> dict[Written, tuple[str, ...]]:
+    """Values of which nothing can be at these places, each with every objection once."""
     objections: dict[Written, list[str]] = defaultdict(list)
     for request in requests:
         for written in request.by:
             objections[written].append(request.objection)
-    return {written: reasons[0] for written, reasons in objections.items() if all(reasons)}
+    return {written: tuple(dict.fromkeys(reasons)) for written, reasons in objections.items() if all(reasons)}
 
 
 def expect_effect(suite: Suite, item: Item, places: Sequence[Place]) -> None:
@@ -72,7 +74,9 @@ def expect_something(planned: Sequence[Case | Refusal]) -> None:
     """A suite of which nothing runs here is a mistake; where something does, the rest is refused and listed."""
     first = planned[0] if planned else None
     if isinstance(first, Refusal) and not any(isinstance(answer, Case) for answer in planned):
-        raise SuiteError(f"{first.source}: {first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
+        layout = str(first.point.get("layout", ""))
+        subject = "" if layout in first.reason else f"layout '{layout}': "
+        raise SuiteError(f"{first.source}: {subject}{first.reason}" + (f"\nhint: {first.hint}" if first.hint else ""))
 
 
 def expect_unique(cases: Iterable[Case]) -> None:

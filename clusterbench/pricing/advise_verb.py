@@ -183,5 +183,7 @@ def _sequences(global_batch_size: int | None, tokens: str | None, seq_len: int) 
     if not 1 <= number <= MOST_TOKENS:
         raise SuiteError(f"--tokens {tokens!r} is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22.")
     if number % seq_len:
-        raise SuiteError(f"--tokens {number} is no multiple of --seq-len {seq_len}: {number / seq_len:.4g} sequences.")
+        whole = number // seq_len
+        near = " and ".join(f"{n * seq_len} are {plural(n, 'sequence')}" for n in (whole, whole + 1) if n)
+        raise SuiteError(f"--tokens {number} is no multiple of --seq-len {seq_len}.\nhint: {near}")
     return number // seq_len

@@ -341,6 +341,12 @@ def _about_memory(priced: Sequence[Priced], table: StepTable) -> Iterator[str]:
             f"bias {bias:+.1%}; {1 - len(out) / len(both):.0%} within {MEMORY_BAND:.0%}"
             f"{f', not {named_lines(out)}' if out else ''}. {NOT_SEEN}"
         )
+    ran = [each.row.line for each in priced if each.price and each.row.step_s and _fit(each) == "does not fit"]
+    if ran:
+        yield (
+            f"measured, and priced as 'does not fit': {plural(len(ran), 'row')}, {named_lines(ran)}: their memory is "
+            "less than priced, or another layout, micro-batch or recomputation ran"
+        )
     crashed = [each for each in priced if each.price and each.row.out_of_memory]
     if crashed:
         fits = Counter(_fit(each) for each in crashed)

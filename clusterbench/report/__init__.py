@@ -309,6 +309,7 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
     a sentence on all benchmarks stands above them: no chart speaks for a tour of many.
     """
     benchmark_of = {history.case.id: history.case.benchmark for history in reading.histories}
+    measured = {history.case.id for history in reading.histories if history.pooled is not None}
     said: list[str] = []
     rests_on: set[str] = set()
     answered: set[str] = set()
@@ -316,15 +317,14 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
         drawn = {benchmark_of[case] for case in figure["cases"] if case in benchmark_of}
         if figure["answer"] and not figure["is_aside"] and (not said or drawn - answered) and len(said) < _MOST_ANSWERS:
             said.append(str(figure["answer"]))
-            rests_on |= figure["cases"] if figure["rests_on_times"] else set()
+            rests_on |= figure["cases"] & measured if figure["rests_on_times"] else set()
             answered |= drawn
     if said:
         return (*_tally(reading, len(said)), *(line for answer in said for line in answer.splitlines())), rests_on
-    measured = sum(history.pooled is not None for history in reading.histories)
     planned = len(reading.histories)
-    if measured == 0:
+    if not measured:
         return (f"Nothing was measured that could answer this: none of {plural(planned, 'case')} has a figure.",), set()
-    have = f"{measured} of {plural(planned, 'case')} {'has' if planned == 1 else 'have'} a figure"
+    have = f"{len(measured)} of {plural(planned, 'case')} {'has' if planned == 1 else 'have'} a figure"
     words = f"{have}; no chart draws a conclusion from them, so see the table."
     refused = len(reading.plan.refusals)
     more = f" {plural(refused, 'more case')} {'was' if refused == 1 else 'were'} refused." if refused else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from clusterbench.cases import Reading
@@ -55,8 +56,10 @@ def render_together(
     about = [*map(_about, single.values())]
     written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
-    said = markdown(reading, answers, judged, headline, about)
-    return Report(written, judged, headline, prices=prices_text(reading), markdown=said)
+    # the page has a place of its own for how runs differ; a terminal and Markdown begin with it, too
+    told = replace(headline, answers=(*(f"{pair.title}: {pair.summary[0]}" for pair in compared), *headline.answers))
+    said = markdown(reading, answers, judged, told, about)
+    return Report(written, judged, told, prices=prices_text(reading), markdown=said)
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:

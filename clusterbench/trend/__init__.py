@@ -210,7 +210,7 @@ def trend_of(readings: Mapping[str, Reading], threshold: float) -> Trend:
         has = f"{plural(len(ordered), 'run')} here at most {most} {'has' if most == 1 else 'have'} one"
         raise SuiteError(
             f"a trend takes {FEWEST} runs that have a main figure of one case, and of {has}.{said}\n"
-            "hint: name more runs of the same suite, or hold two against each other with 'clusterbench compare'"
+            f"hint: {_what_would_do(ordered, left_out)}, or hold two against each other with 'clusterbench compare'"
         )
     return Trend(
         tuple(started),
@@ -323,6 +323,13 @@ def _courses(found: Sequence[Series], readings: Sequence[Reading]) -> Iterator[C
             before, after = (readings[series.runs[at]] for at in (shift.before - 1, shift.before))
             changed = changes(before.environment, after.environment)
         yield Course(series, shift, p, can_show, changed)
+
+
+def _what_would_do(readings: Sequence[Reading], left_out: Sequence[str]) -> str:
+    """More runs, unless there are enough and what they lack is steadiness."""
+    if len(readings) >= FEWEST and any(words.endswith("(unsteady)") for words in left_out):
+        return "iterations of a case differ too much: more of them in the suite, no other work on these hosts"
+    return "name more runs of the same suite"
 
 
 def _left_out(

@@ -36,14 +36,14 @@ UNEVEN = looked_up("uneven", 0.05, {"sort": 0.001, "ids": 0.03, "rows": 0.02}, i
 def test_the_fastest_is_named_with_what_sending_takes_of_it_and_the_most_uneven() -> None:
     chart, data = drawn(EVEN, UNEVEN)
     assert chart.answer(data) == (
-        "Ranks look up 200.0 k/s at most, with cyclic; sending is 90 % of the parts. With blocks one keeper is asked "
-        "for 3.2 times the average."
+        "Ranks look up 200.0 k rows/s at most, with cyclic; sending is 90 % of the parts. With blocks one keeper "
+        "is asked for 3.2 times the average."
     )
 
 
 def test_one_case_alone_needs_no_name() -> None:
     chart, data = drawn(EVEN)
-    assert chart.answer(data) == "Ranks look up 200.0 k/s; sending is 90 % of the parts."
+    assert chart.answer(data) == "Ranks look up 200.0 k rows/s; sending is 90 % of the parts."
 
 
 def test_bars_are_parts_and_the_diamond_is_the_whole() -> None:

@@ -61,6 +61,14 @@ def test_a_layout_that_was_cut_short_is_not_said_to_be_wrong() -> None:
     assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 ended before that was known;")
 
 
+def test_a_layout_that_has_not_run_yet_has_not_ended() -> None:
+    """Of a run that its time limit ended the page said '4 not run yet' and '4 ended before that was known'."""
+    chart = Layouts()
+    data = chart.select(of_rows([*ROWS, *trained("cp4", status="not_run", context="ring")]))
+    assert data is not None
+    assert chart.answer(data).startswith("3 of 4 cases compute what one rank computes, 1 has not run yet;")
+
+
 def test_layouts_too_few_to_rank_are_counted_below_the_chart() -> None:
     chart = Layouts()
     data = chart.select(of_rows([*ROWS, *step("dp8", 9)]))

@@ -128,10 +128,13 @@ def test_runs_of_the_same_cases_are_compared_on_their_page(tmp_path: Path) -> No
     """Page review D6: a run 23 % slower stood beside the other without a word of it."""
     before = part(tmp_path / "before", lambda case: case.world_size < 3)
     after = slower(before, tmp_path / "after", 9.0)
-    report(before.path, after.path, "--out", tmp_path / "both")
+    said = "after against before: REGRESSION (margin 5.0%): "
+    done = report(before.path, after.path, "--out", tmp_path / "both")
+    assert said in done.stderr  # the page said it and the terminal did not
+    assert f"- {said}" in report(before.path, after.path, "--markdown", "--out", tmp_path / "again").stdout
     page = (tmp_path / "both" / "index.html").read_text()
     first = page.split('<p class="answer">')[1].split("</p>")[0]
-    assert first.startswith("after against before: REGRESSION (margin 5.0%): ")
+    assert first.startswith(said)
     assert "worst: step_time of train_step/1n2/tp2, +800.0%." in first
     table = page.split('<section id="compared">')[1].split("</section>")[0]
     lines = [line.split("</td><td>") for line in table.split("<tbody>")[1].split("<tr><td>")[1:]]

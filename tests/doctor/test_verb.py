@@ -223,6 +223,7 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--quick", "--launch", "make -n 2"), "can be started again on fewer hosts"),
         (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
         (("--quick", "--accept", "absent.yaml"), "--accept absent.yaml cannot be read"),
+        (("--quick", "--num-nodes", "2"), "--num-nodes 2 needs as many hosts, but there are 1"),  # was HEALTHY, of one
     ],
 )
 def test_a_mistake_in_the_command_line_is_named(words, message):

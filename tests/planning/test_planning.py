@@ -274,6 +274,18 @@ def test_a_suite_of_which_nothing_fits_is_a_mistake(tmp_path):
     )
 
 
+def test_a_suite_of_which_nothing_runs_names_the_layout_that_is_objected_to(tmp_path):
+    """``rank_order`` on 2 nodes of 4 said 'dp and cp are 1' of pp2-dp*-tp4+sp+zero1, and no layout."""
+    path = tmp_path / "s.yaml"
+    path.write_text(HEAD + "  - {benchmark: train_step, shape: llama-8b, layouts: [dp*-tp8+zero1]}\n")
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "h100-sxm-80gb"])
+    assert shown.exit_code == 2
+    assert shown.stderr == (
+        f"error: {path}:3: layout 'tp8+zero1': +zero1 shares optimizer states among ranks that hold the same weights, "
+        "but dp and cp are 1.\n"
+    )
+
+
 def test_an_entry_without_points_is_a_mistake(tmp_path):
     text = HEAD + "  - {benchmark: ping, min_size: 64, max_size: 8}\n"
     assert mistake(tmp_path, text) == "s.yaml:3: benchmark 'ping' has nothing to measure here."
@@ -399,6 +411,19 @@ def test_a_plan_says_of_which_cases_it_does_not_know_whether_they_fit(tmp_path):
     fits = shown[shown.index("of the 141 GB of NVIDIA H200") :]
     assert "train_step/1n8/pp2-dp4+zero3  -        not predicted [1]\n" in fits
     assert "# [1] FSDP gathers and reduces stages of a pipeline one after the other" in fits
+
+
+def test_an_entry_that_a_card_has_no_units_for_leaves_the_rest_of_its_suite(tmp_path):
+    """A V100's ``acceptance`` was a mistake as a whole: nodes of 16 ranks have no place for ``each_node`` of dp8."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        HEAD + "  - {benchmark: matmul, dtype: float32, sizes: [1024]}\n"
+        "  - {benchmark: train_step, dtype: bfloat16, each_node: true, layouts: [dp8+zero3], global_batch_size: 8}\n"
+    )
+    shown = CliRunner().invoke(main, ["plan", str(path), "--gpu", "v100-sxm2-32gb", "--json"])
+    assert shown.exit_code == 0, shown.output
+    (refusal,) = json.loads(shown.stdout)["refusals"]
+    assert refusal["reason"].startswith("dtype bfloat16: v100-sxm2-32gb has no units for it.")
 
 
 def test_dtypes_that_a_card_has_no_units_for_are_refused_on_it(tmp_path):

@@ -333,7 +333,12 @@ def test_a_network_that_is_not_said_gives_two_answers():
     [
         ((), "error: say the batch once: --global-batch-size SEQUENCES or --tokens TOKENS."),
         (("--tokens", "4096", "--global-batch-size", "1"), "error: say the batch once"),
-        (("--tokens", "5000"), "error: --tokens 5000 is no multiple of --seq-len 4096: 1.221 sequences."),
+        (
+            ("--tokens", "2097153"),  # was 'no multiple of --seq-len 4096: 512 sequences'
+            "error: --tokens 2097153 is no multiple of --seq-len 4096.\n"
+            "hint: 2097152 are 512 sequences and 2101248 are 513 sequences",
+        ),
+        (("--tokens", "5"), "error: --tokens 5 is no multiple of --seq-len 4096.\nhint: 4096 are 1 sequence"),
         (
             ("--tokens", "2^99"),
             "error: --tokens '2^99' is no number of tokens a step: 1 to 2^30, whole, or a power as 2^22",

@@ -63,3 +63,14 @@ def test_percent_is_of_the_cards_memory(tmp_path):
 def test_rows_that_ran_out_of_memory_are_held_against_whether_they_fit(tmp_path):
     said, _ = price(tmp_path, "tokens/s/gpu", "OOM", "9000")
     assert "out of memory by their cells: 1 row; priced as 1 'fits'" in said
+
+
+def test_rows_that_ran_and_do_not_fit_by_their_price_are_named(tmp_path):
+    """A dp8 of llama-8b was 'measured' on 80 GB that it needs 173 of, and not a word: what ran was something else."""
+    table = tmp_path / "steps.csv"
+    row = "llama-8b,h100-sxm-80gb,8,{},4096,1,64,bf16,none,{}\n"
+    head = "model,gpu,gpus,layout,seq,mbs,gbs,precision,recompute,step_s\n"
+    table.write_text(head + row.format("dp8", 4) + row.format("dp8+zero3", 4) + row.format("dp8", "OOM"))
+    said = " ".join(CliRunner().invoke(main, ["price", str(table)]).stderr.replace("#", "").split())
+    what_ran = "their memory is less than priced, or another layout, micro-batch or recomputation ran"
+    assert f"measured, and priced as 'does not fit': 1 row, line 2: {what_ran}" in said

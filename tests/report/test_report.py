@@ -113,6 +113,16 @@ def test_an_answer_that_speaks_of_no_time_has_no_unsteady_cases_behind_it(tmp_pa
     assert headline_of(reading, [{**held, "rests_on_times": False}]).unsteady == ""
 
 
+def test_cases_without_a_figure_are_not_behind_an_answer(tmp_path: Path) -> None:
+    """8 of 8 were unsteady in a run that was stopped: '8 of the 10 cases behind this', two of which had not run."""
+    wild, missing = case("wild"), case("missing")
+    wide = observation(wild, [[0.01, 0.09] * 10] * 4)
+    reading = read(write_run(tmp_path / "run", [wild, missing], [(outcome(wild), wide)]))
+    assert headline_of(reading, [drawn("8 GB/s.", wild, missing)]).unsteady == (
+        "Unsteady: the case behind this has iterations that differ too much."
+    )
+
+
 def test_of_a_tour_it_says_how_many_benchmarks_have_figures_and_how_the_others_ended(tmp_path: Path) -> None:
     ends = {"matrices": "ok", "links": "ok", "disks": "skipped", "nics": "failed"}
     reading, (matrices, links, *_) = tour(tmp_path / "run", **ends)

@@ -205,6 +205,27 @@ def test_fewer_than_five_runs_are_refused(tmp_path: Path, number: int, words: st
     assert "\nhint: name more runs of the same suite" in ended.output
 
 
+def test_runs_whose_cases_are_all_unsteady_are_not_told_to_be_more(tmp_path: Path) -> None:
+    """Six runs on a noisy host were refused with 'name more runs', which would have been refused, too."""
+    planned = case("a")
+    runs = [
+        write_run(
+            tmp_path / f"day{day}",
+            [planned],
+            [
+                (
+                    outcome(planned, started=f"2026-03-{day + 1:02}T14:10:00"),
+                    observation(planned, [[0.01, 0.09] * 10] * 4),
+                )
+            ],
+        ).path
+        for day in range(6)
+    ]
+    ended = command(*runs)
+    assert ended.exit_code == 2
+    assert "hint: iterations of a case differ too much" in ended.output
+
+
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
     runs = series(tmp_path, [0.010] * 5)
     ended = command(*runs, runs[0])
