@@ -106,6 +106,19 @@ def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
 
 
 @cache  # a plan asks for every case
+def name_of_drivers(gpu: str) -> str:
+    """What is wrong with a card's name that is that of the tables, where a driver's is asked for; empty if it is not.
+
+    >>> name_of_drivers("h200-sxm-141gb")
+    "'h200-sxm-141gb', as the tables have it; it must be 'NVIDIA H200', as drivers do."
+    >>> name_of_drivers("NVIDIA H200")
+    ''
+    """
+    if (card := accelerators().get(gpu)) is None:
+        return ""
+    return f"{gpu!r}, as the tables have it; it must be {' or '.join(map(repr, card.nvml_names))}, as drivers do."
+
+
 def find_accelerator(nvml_name: str) -> Accelerator | None:
     """The accelerator a driver calls exactly so; None if nobody has recorded the name.
 
@@ -335,11 +348,8 @@ class Cluster:
         for name in ("num_nodes", "ranks_per_node", "ranks_per_gpu"):
             if getattr(self, name) < 1:
                 raise SuiteError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
-        if self.gpu_name and (card := accelerators().get(self.gpu_name)):
-            names = " or ".join(map(repr, card.nvml_names))
-            raise SuiteError(
-                f"gpu_name is {self.gpu_name!r}, as the tables have it; it must be {names}, as drivers do."
-            )
+        if self.gpu_name and (of_drivers := name_of_drivers(self.gpu_name)):
+            raise SuiteError(f"gpu_name is {of_drivers}")
 
     @property
     def size(self) -> str:

@@ -406,6 +406,12 @@ def test_an_impossible_time_leaves_no_folder(tmp_path):
             "m.yaml:20: 'figures' of training needs one of step_time, tokens_per_s, tokens_per_s_per_rank.",
         ),
         (
+            "gpu: NVIDIA H100 80GB HBM3",
+            "gpu: h100-sxm-80gb",  # was refused as 'gpu_name', without file and line
+            "m.yaml:4: 'gpu' is 'h100-sxm-80gb', as the tables have it; it must be 'NVIDIA H100 80GB HBM3', as drivers "
+            "do.",
+        ),
+        (
             "question:",
             "queston:",
             "m.yaml:2: a mapping has no key 'queston'. Did you mean 'question'?\nKeys: import, question, source, "

@@ -106,7 +106,8 @@ def store_dry_run(asked: AskedDryRun, out: Path) -> tuple[Sequence[DryRank], str
 
     suite = suite_of(asked.suite.encode(), "dry-run")
     device: Literal["cpu", "cuda"] = "cuda" if asked.job.device == "cuda" else "cpu"
-    cluster = Cluster(asked.num_nodes, asked.gpus_per_node, device, asked.gpu)
+    gpu_name = None if asked.card is None else asked.card.nvml_names[0]
+    cluster = Cluster(asked.num_nodes, asked.gpus_per_node, device, gpu_name)
     plan = dry_plan(make_plan(suite, cluster))
     if not plan.cases:
         raise SuiteError(f"{asked.job.layout} cannot be stored: {_first_reason(plan)}")
