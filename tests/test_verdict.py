@@ -278,7 +278,8 @@ def test_of_a_dry_case_beside_one_that_ran_it_is_not_said_that_it_has_few_iterat
     """'5 with 2 iterations or fewer, too few to tell how steady' were those of the dry run."""
     dry = case("d", benchmark="dry_step")
     counted = outcome(dry), observation(dry, [[0.01]] * dry.world_size)
-    assert judged(good(ONE), counted, cases=[ONE, dry]).measured.sentence == "2 of 2 cases"
+    mixed = judged(good(ONE), counted, cases=[ONE, dry]).measured.sentence
+    assert mixed == "2 of 2 cases, 1 of them worked out by a dry run"
     few = outcome(ONE), observation(ONE, [[0.01, 0.01]] * ONE.world_size)
     assert judged(few, counted, cases=[ONE, dry]).measured.sentence.endswith(
         "1 with 2 iterations or fewer, too few to tell how steady"

@@ -251,7 +251,7 @@ def headline_of(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> Headl
     question = reading.plan.question or reading.plan.suite
     failed = [str(figure["title"]) for figure in figures if figure.get("failed")]
     undrawn = f"Not drawn, as it failed: {few(failed)}." if failed else ""
-    return Headline(question, answers, _unsteady(reading, rests_on), _caution(reading), undrawn)
+    return Headline(question, answers, _unsteady(reading, rests_on), caution(reading), undrawn)
 
 
 def _figures(reading: Reading, places: Mapping[str, int]) -> Iterator[dict[str, Any]]:
@@ -297,7 +297,8 @@ def failed(name: str, kind: type[Chart[object]], error: Exception) -> dict[str, 
     return {"name": name, "title": kind.title, "panels": [], "cases": set[str](), **said, **flags}
 
 
-def _caution(reading: Reading) -> str:
+def caution(reading: Reading) -> str:
+    """Why figures of a run are no speeds of a cluster; empty where they are."""
     on_cpu = reading.plan.cluster.device == "cpu" and not reading.is_dry and not reading.is_imported
     return " ".join([*([_CAUTION] if on_cpu else []), *([_ALONE] if reading.lone_ranks else [])])
 

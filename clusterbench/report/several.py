@@ -14,7 +14,7 @@ from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
-from clusterbench.report import Compared, Report, circumstances, figures_of, headline_of, markdown, page
+from clusterbench.report import Compared, Report, caution, circumstances, figures_of, headline_of, markdown, page
 from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
@@ -52,7 +52,7 @@ def render_together(
     single = dict(zip(names_of(parts), map(reading_of, parts), strict=True))
     compared = list(_compared(single))
     figures = figures_of(reading)
-    headline = headline_of(reading, figures)
+    headline = replace(headline_of(reading, figures), caution=_cautions(single))
     about = [*map(_about, single.values())]
     written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
@@ -60,6 +60,14 @@ def render_together(
     told = replace(headline, answers=(*(f"{pair.title}: {pair.summary[0]}" for pair in compared), *headline.answers))
     said = markdown(reading, answers, judged, told, about)
     return Report(written, judged, told, prices=prices_text(reading), markdown=said)
+
+
+def _cautions(readings: Mapping[str, Reading]) -> str:
+    """Once where it is that of every run, else by run: the page is of the largest cluster, and a figure of any."""
+    of_each = {name: caution(reading) for name, reading in readings.items()}
+    if len({*of_each.values()}) == 1:
+        return next(iter(of_each.values()))
+    return " ".join(f"{name}: {said[0].lower()}{said[1:]}" for name, said in of_each.items() if said)
 
 
 def _compared(readings: Mapping[str, Reading]) -> Iterator[Compared]:

@@ -30,7 +30,7 @@ def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> State
     is_incomplete = bool(faults or waiting or partly or reading.problems or reading.cut_short)
     missing = [*_missing(faults, waiting, partly, len(reading.problems)), *reading.cut_short]
     parts = [
-        f"{have_figure:,} of {plural(wanted, 'case')}" if histories else "no cases",
+        f"{have_figure:,} of {plural(wanted, 'case')}{_not_measured_here(reading)}" if histories else "no cases",
         *([f"wrong: {few(wrong, MOST_NAMED)}"] if wrong else []),
         *missing,
         *([] if reading.is_imported else _as_expected(histories)),
@@ -46,6 +46,16 @@ def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> State
     )
     counts = {"cases": wanted, "measured": have_figure, "unsteady": unsteady}
     return Statement("measured", word, "; ".join(parts), tone, conditions, counts, {"wrong": wrong, "missing": missing})
+
+
+def _not_measured_here(reading: Reading) -> str:
+    """Of several runs, of which some measured and others did not."""
+    number_of = Counter(history.case.benchmark for history in reading.histories if history.pooled is not None)
+    others = {"imported": "imported", "dry_step": "worked out by a dry run"}
+    mixed = not (reading.is_imported or reading.is_dry)
+    return "".join(
+        f", {number_of[name]:,} of them {words}" for name, words in others.items() if mixed and number_of[name]
+    )
 
 
 def _measured_word(is_wrong: bool, is_incomplete: bool, reading: Reading, have_figure: int) -> tuple[str, Tone]:

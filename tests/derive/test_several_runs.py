@@ -142,6 +142,17 @@ def test_runs_of_the_same_cases_are_compared_on_their_page(tmp_path: Path) -> No
     assert "smallest change this would have shown" in table
 
 
+def test_of_a_run_on_cpu_ranks_beside_a_gpu_it_is_said_which_it_is(tmp_path: Path) -> None:
+    """The page was of the larger cluster: figures over Gloo stood beside those of a GPU without a word."""
+    cpu = part(tmp_path / "laptop", lambda case: case.world_size < 3)
+    done = report(cpu.path, EXAMPLE.path.with_name("one_gpu-h200"), "--out", tmp_path / "both")
+    said = "laptop: measured on CPU ranks that talk over Gloo: this shows method, memory and traffic, not the speed"
+    assert said in done.stderr
+    assert said in (tmp_path / "both" / "index.html").read_text()
+    both = report(cpu.path, part(tmp_path / "other", lambda case: case.world_size < 3).path, "--out", tmp_path / "cpus")
+    assert "\nMeasured on CPU ranks that talk over Gloo: " in both.stderr
+
+
 def test_runs_on_unlike_machines_are_no_fault_of_either(tmp_path: Path) -> None:
     """A run on one machine beside a run on another made the machine SUSPECT, exit code 1, and hid one of the two."""
     before = part(tmp_path / "before", lambda case: case.world_size < 3)
