@@ -88,6 +88,26 @@ def test_a_twin_has_several_buckets_and_gathers_all_but_norms(layout: str) -> No
     assert of_job["reduce_bucket_size"] == job.shape.num_parameters
 
 
+@pytest.mark.gloo
+def test_a_job_that_asks_for_nothing_else_has_deepspeeds_own_sizes() -> None:
+    """With weights that never stay gathered stage 3 sends less often and more: no formula would have said so."""
+    told = settings_of(make_job("dp2+zero3", shape="llama-1b", **FLOAT32), from_options({}))["zero_optimization"]
+    own = run_ranks(1, _defaults)[0]
+    assert {name: told[name] for name in own} == own
+
+
+def _defaults() -> dict[str, int]:
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    made = DeepSpeedZeroConfig(stage=3)
+    return {
+        "reduce_bucket_size": made.reduce_bucket_size,
+        "allgather_bucket_size": made.allgather_bucket_size,
+        "stage3_prefetch_bucket_size": made.prefetch_bucket_size,
+        "stage3_param_persistence_threshold": made.param_persistence_threshold,
+    }
+
+
 # The proof
 
 
