@@ -105,7 +105,6 @@ def _accelerator(name: str, entry: dict[str, Any], file: str) -> Accelerator:
     )
 
 
-@cache  # a plan asks for every case
 def name_of_drivers(gpu: str) -> str:
     """What is wrong with a card's name that is that of the tables, where a driver's is asked for; empty if it is not.
 
@@ -119,6 +118,7 @@ def name_of_drivers(gpu: str) -> str:
     return f"{gpu!r}, as the tables have it; it must be {' or '.join(map(repr, card.nvml_names))}, as drivers do."
 
 
+@cache  # a plan asks for every case
 def find_accelerator(nvml_name: str) -> Accelerator | None:
     """The accelerator a driver calls exactly so; None if nobody has recorded the name.
 

@@ -66,7 +66,7 @@ _ONE_WAY = {
     "multinode_device_to_device_memcpy_write_sm": "device",
     "multinode_bisect_write_ce": "device",
 }
-"""Tests of one copy at a time in one direction, and the link that it crosses."""
+"""Tests in which a GPU has one copy at a time in one direction, or one in each, and the link that it crosses."""
 
 _BOTH_WAYS = {
     "device_to_device_bidirectional_memcpy_read_ce": ("read1", "read2", "total"),

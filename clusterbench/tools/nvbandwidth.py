@@ -96,14 +96,15 @@ def _key(test: str, title: str) -> str:
 
 def _between_halves(lines: deque[str]) -> Iterator[tuple[tuple[int, int], float]]:
     """From which GPU to which, and B/s, while all others of both halves write too: every GPU is in one row of each."""
-    lines.popleft() if lines else ""
     pairs = []
+    if lines:
+        lines.popleft()  # the number of the only column
     while lines and (match := _HALVES.fullmatch(lines[0])):
         line = lines.popleft()
         pairs.append((int(match[1]), int(match[2])))
         yield pairs[-1], positive("nvbandwidth", match[3], line) * _FACTOR["GB/s"]
-    number_of_gpus = len(pairs)
-    if not pairs or pairs != [(gpu, (gpu + number_of_gpus // 2) % number_of_gpus) for gpu in range(number_of_gpus)]:
+    half, whole = len(pairs) // 2, len(pairs)
+    if not pairs or pairs != [(gpu, (gpu + half) % whole) for gpu in range(whole)]:
         raise ToolError(f"nvbandwidth printed halves that are cut, or not each GPU and the one opposite: {pairs}")
 
 
