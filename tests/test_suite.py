@@ -383,6 +383,7 @@ def expect_a_plan_or_a_sentence(folder: Path, data: bytes) -> None:
             assert not any(set(name) & set(" \n") for name in names)
 
 
+@pytest.mark.in_turn
 @MUTATIONS
 @given(data=st.data())
 def test_no_change_of_structure_makes_a_traceback(tmp_path, data):
@@ -394,6 +395,7 @@ def test_no_change_of_structure_makes_a_traceback(tmp_path, data):
     expect_a_plan_or_a_sentence(tmp_path, text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.in_turn
 @MUTATIONS
 @given(data=st.data())
 def test_no_change_of_bytes_makes_a_traceback(tmp_path, data):

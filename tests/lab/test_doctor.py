@@ -82,6 +82,7 @@ def test_a_port_that_is_down_on_one_host_of_four_is_named_under_mpirun(lab, plan
     assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in found["cb4"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", [pytest.param("openmpi", marks=pytest.mark.mpi), "srun", "torchrun"])
 def test_other_launchers_bring_it_to_all_hosts_as_well(lab, plant, request, name):
@@ -98,6 +99,7 @@ def test_other_launchers_bring_it_to_all_hosts_as_well(lab, plant, request, name
     assert "mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
+@pytest.mark.in_turn
 def test_inside_a_launcher_hosts_are_chosen_of_its_own(lab, tmp_path):
     launcher, said = launchers.torchrun(lab, HOSTS[:3], 1), tmp_path / "found.json"
     command = launcher.command(*DOCTOR, "--quick", "--hosts", "cb1,cb3", "--json", str(said))
@@ -106,6 +108,7 @@ def test_inside_a_launcher_hosts_are_chosen_of_its_own(lab, tmp_path):
     assert json.loads(said.read_text())["hosts"] == ["cb1", "cb3"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_a_launcher_that_the_doctor_starts_examines_the_hosts_that_answer(lab):
     if reason := launchers.why_not_mpich():
@@ -133,6 +136,7 @@ def test_over_ssh_every_host_answers_and_the_one_that_is_off_is_named(lab, plant
     assert "  error    mlx5_3 port 1 (0000:4b:00.0): is DOWN" in done.stdout.partition("\ncb2\n")[2]
 
 
+@pytest.mark.in_turn
 def test_slurms_own_health_check_drains_a_node_and_returns_it(lab, plant, tmp_path):
     if reason := slurm_of_a_lab.why_not():
         pytest.skip(reason)

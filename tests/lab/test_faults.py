@@ -246,6 +246,7 @@ def test_a_host_limit_on_memory_is_named_with_its_figure(lab, tmp_path):
                 time.sleep(0.1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("launch", "why_not", "suite", "disturbed", "before", "cases"),
@@ -292,6 +293,7 @@ def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill,
     assert_nothing_runs(lab)  # on the host that was cut off neither
 
 
+@pytest.mark.in_turn
 def test_a_link_that_comes_back_in_time_costs_nothing_but_time(lab, drill, tmp_path):
     launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
     run = Run(lab, launcher, drill, "--out", tmp_path / "run")
@@ -377,6 +379,7 @@ def test_all_ends_with_a_supervisor_that_is_killed_and_another_goes_on_at_once(l
     assert_one_run(folder, ALL)
 
 
+@pytest.mark.in_turn
 def test_ending_srun_keeps_what_is_finished(lab, slurm, drill, tmp_path):
     launcher = launchers.srun(lab, ["cb1", VICTIM], 1)
     before = lab.left_running()
@@ -466,6 +469,7 @@ def test_a_host_that_does_not_see_the_runs_folder_still_gives_its_logs(lab, tmp_
     assert "RuntimeError: planted by fault_drill" in (hidden / "run" / outcome.log).read_text()
 
 
+@pytest.mark.in_turn
 def test_a_disk_that_fills_up_ends_every_agent_in_order_and_resume_does_the_rest(lab, drill, tmp_path):
     launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)
     drill.write_text(ON_ONE_HOST_FIRST.replace("0.4", "0.04"))

@@ -75,6 +75,7 @@ def test_openmpi_has_the_packages_of_these_tests(lab):
     assert lines(lab, launcher.command("-c", code), launcher.environment) == here.splitlines()
 
 
+@pytest.mark.in_turn
 def test_torchrun_meets_on_the_first_host(lab):
     launcher = launchers.torchrun(lab, TWO_HOSTS, ranks_per_host=2)
     ranks = lines(lab, launcher.command("-c", GLOO), launcher.environment)
@@ -82,6 +83,7 @@ def test_torchrun_meets_on_the_first_host(lab):
     assert [line.split()[0] for line in ranks] == ["cb1", "cb1", "cb2", "cb2"]
 
 
+@pytest.mark.in_turn
 def test_torchrun_on_four_hosts(lab):
     launcher = launchers.torchrun(lab, FOUR_HOSTS, ranks_per_host=1)
     ranks = [line.split() for line in lines(lab, launcher.command("-c", HELLO % "RANK"), launcher.environment)]
@@ -97,6 +99,7 @@ def test_srun(lab, slurm, hosts):
     ]
 
 
+@pytest.mark.in_turn
 def test_sbatch_runs_once_and_srun_in_it_everywhere(lab, slurm, tmp_path):
     batch = launchers.sbatch(lab, TWO_HOSTS, 2, output=tmp_path / "output")
     lab.run(LOGIN, batch.command("-c", HELLO % "SLURM_NTASKS"), check=True)

@@ -168,6 +168,7 @@ def test_every_launcher_runs_the_same_cases_on_the_same_hosts(lab, launcher_of, 
     assert all(0 <= float(row["value"]) <= float(row["expected"]) for row in parity)
 
 
+@pytest.mark.in_turn
 @pytest.mark.matrix
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks_per_agent", ["2", "all"])
@@ -229,6 +230,7 @@ def test_a_node_that_computes_something_else_is_named(lab, suite, tmp_path):
     assert wrong.reason.startswith("on cb2: ")
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_one_agent_per_rank_is_the_default(lab, launcher_of, suite, tmp_path):
     out = tmp_path / "out"
@@ -289,6 +291,7 @@ def test_mpirun_in_an_allocation_is_mpis_run(lab, slurm, launcher_of, suite, tmp
 # A part of the hosts
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_hosts_are_taken_in_the_order_in_which_they_are_named(lab, launcher_of, suite, tmp_path):
     out = tmp_path / "out"
@@ -301,6 +304,7 @@ def test_hosts_are_taken_in_the_order_in_which_they_are_named(lab, launcher_of, 
     assert {host: hosts[host]["interface"] for host in ("cb2", "cb3")} == {"cb2": "eth0", "cb3": "eth0"}
 
 
+@pytest.mark.in_turn
 def test_the_first_nodes_are_taken(lab, launcher_of, suite, tmp_path):
     run(lab, launcher_of("srun"), suite(SMALL_SUITE, [2]), tmp_path / "out", "--num-nodes", "2")
     assert hosts_by_case(tmp_path / "out") == {"all_reduce/2n2/1MiB-float32": ["cb1", "cb2"]}

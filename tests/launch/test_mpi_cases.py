@@ -225,6 +225,7 @@ def values(folder, metric):
     return {row.case: row.value for row in rows[rows.metric == metric].itertuples()}
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_a_plain_run_and_one_under_mpirun_have_the_same_cases_and_figures(suite, tmp_path):
     plain, inside = tmp_path / "plain", tmp_path / "inside"
@@ -304,6 +305,7 @@ def test_a_rank_that_is_stopped_inside_mpi_is_named_and_the_run_ends_in_order(su
     assert not stopped.is_running()
 
 
+@pytest.mark.in_turn
 @pytest.mark.mpi
 def test_a_plain_run_says_that_it_sees_an_mpirun_and_not_its_ranks(suite, tmp_path):
     folder = tmp_path / "run"

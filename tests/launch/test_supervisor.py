@@ -99,6 +99,7 @@ def test_a_head_that_is_killed_without_a_word_is_started_again(launcher, tmp_pat
     assert statuses(tmp_path / "run") == ["ok", "ok"]
 
 
+@pytest.mark.in_turn
 def test_a_head_that_is_killed_before_anything_was_measured_is_started_again_once(launcher, tmp_path, capfd):
     """A case may take an hour, and whoever killed the head in the first one is no reason to measure none."""
     starts = tmp_path / "starts"
@@ -135,6 +136,7 @@ def test_a_process_that_the_launcher_names_is_the_culprit_of_the_case_under_way(
     assert lost.reason == "host b was lost: the launcher ended the run and said: PID 33 RUNNING AT b"
 
 
+@pytest.mark.in_turn
 def test_beside_a_host_that_does_not_answer_the_one_that_the_launcher_names_is_the_culprit(
     launcher, tmp_path, monkeypatch
 ):

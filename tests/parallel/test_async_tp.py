@@ -73,6 +73,7 @@ def sent(layout: str, changes: dict[str, Any], fuses: bool = True) -> Any:
     return totals, expected(job, every, rig.grid.rank("pp")), dict(within)
 
 
+@pytest.mark.in_turn
 @pytest.mark.matrix
 @pytest.mark.gloo
 @needs_compiler
