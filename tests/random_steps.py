@@ -162,9 +162,11 @@ def _of_axes(rng: random.Random, layout: ParallelLayout, has_experts: bool) -> S
     if layout.zero >= 2:
         of |= {"offload": rng.choice([True, False, False]), "shard_group_size": rng.choice([0, 0, 2, 3, 4, 6])}
     if layout.dp * layout.cp > 1 and not layout.zero:
-        of["compress"] = rng.choice(["none", "none", "bf16", "powersgd"])
+        of["compress"] = rng.choice(["none", "none", "bf16", "powersgd", "topk"])
         if of["compress"] == "powersgd":
             of["powersgd_rank"] = rng.choice([1, 2, 4])
+        if of["compress"] == "topk":
+            of["topk_share"] = rng.choice([0.001, 0.01, 0.5])
     if has_experts:
         of |= {"routing": rng.choice(["real", "balanced"]), "aux_loss": rng.choice([0.0, 0.01])}
     if layout.ep > 1:

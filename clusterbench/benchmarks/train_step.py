@@ -15,7 +15,7 @@ from clusterbench.expected.formulas import StepFormulas
 from clusterbench.expected.memory import held_memory
 from clusterbench.expected.rank import chosen_rank, expected_of_rank
 from clusterbench.expected.step import lacks_units
-from clusterbench.expected.tolerances import FACTORS, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
+from clusterbench.expected.tolerances import FACTORS, LARGEST, ONE_RANK, PARITY_METRICS, UNSENT, comparisons_of
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, OURS, TrainingJob
 from clusterbench.job.flops import step_flops
@@ -173,6 +173,7 @@ class TrainStep(SustainedBenchmark):
         MetricKind("proof_time", "s", "neither", "in the comparison with one rank; 0 where an earlier case's holds"),
         MetricKind("parity_unsent", "1", "lower", "how much of compressed gradients was neither sent nor kept"),
         MetricKind("parity_factors", "1", "lower", "how far a compression is from one that goes on from the last"),
+        MetricKind("parity_largest", "1", "lower", "how far what top-k sends is from the largest elements"),
         MetricKind(
             "parity_parameters", "1", "lower", "in earlier runs: how far the worst parameter is after two steps"
         ),
@@ -180,7 +181,7 @@ class TrainStep(SustainedBenchmark):
     predicts: ClassVar[tuple[str, ...]] = (
         *("step_time", "tokens_per_s", "tokens_per_s_per_rank", "model_flops_per_s_per_rank", "executed_flops"),
         *("peak_memory", "memory_at_rest", "traffic_bytes", "collectives", "bubble"),
-        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, ONE_RANK, UNSENT, FACTORS),
+        *("attention_imbalance", "longest_seq_len", *PARITY_METRICS, ONE_RANK, UNSENT, FACTORS, LARGEST),
     )
 
     shape: str = option(

@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,8 @@ from clusterbench.errors import NotHere
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from torch.futures import Future
 
     class TorchDispatchMode:  # the real one has no annotations
         def __init__(self) -> None: ...
@@ -816,6 +818,12 @@ def _sum_heads(x_BNTD: Tensor, kv_heads: int) -> Tensor:
 def all_gather_flat(output: Tensor, part: Tensor, group: dist.ProcessGroup) -> None:
     """All-gather of equal parts into one tensor; 2.13 warns at the name that 2.11 has."""
     (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(output, part, group=group)
+
+
+def all_gather_future(output: Tensor, part: Tensor, group: dist.ProcessGroup) -> Future[Any]:
+    """The same, without waiting."""
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return cast("Future[Any]", all_gather(output, part, group=group, async_op=True).get_future())
 
 
 def reduce_scatter_flat(output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:

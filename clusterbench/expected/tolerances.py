@@ -28,6 +28,9 @@ UNSENT = "parity_unsent"
 FACTORS = "parity_factors"
 """How far a compressed gradient is from one power iteration on from the one before."""
 
+LARGEST = "parity_largest"
+"""How far what top-k sends of some gradients is from the largest elements of each with what was kept before."""
+
 LAST_UPDATE, COPIES, CLIPPING, BIAS = "last_update", "copies", "clipping", "update_bias"
 """Of the job itself, behind the clock: see :mod:`clusterbench.proof.last_update`."""
 
@@ -240,15 +243,19 @@ def allowed_of(
         for comparison in comparisons_of(job, parallelisms, runs_in_float64)
         for metric, limit in comparison.allowed(job).items()
     }
-    if any(parallelism.approximates for parallelism in active_in(job.layout, parallelisms)):
-        allowed |= allowed_approximation()
+    active = active_in(job.layout, parallelisms)
+    if any(parallelism.approximates for parallelism in active):
+        allowed |= allowed_approximation(active)
     return allowed
 
 
-def allowed_approximation() -> dict[str, Expected]:
+def allowed_approximation(active: Sequence[Parallelism]) -> dict[str, Expected]:
     """Of a compression that adds what it did not send to what it sends next, and begins where it ended."""
+    unsent = Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1")
+    if any(parallelism.largest_share for parallelism in active):
+        return {UNSENT: unsent, LARGEST: Expected(0.05, "1", "at most; rounding alone; of other elements it is near 1")}
     return {
-        UNSENT: Expected(0.01, "1", "at most; rounding alone; without error feedback it would be near 1"),
+        UNSENT: unsent,
         FACTORS: Expected(0.05, "1", "at most; rounding alone; with factors drawn anew it would be near 1"),
     }
 

@@ -286,6 +286,11 @@ class Parallelism(ABC):
         """Whether what it computes has no like on one rank, so that :meth:`for_proof` is another thing."""
         return False
 
+    @property
+    def largest_share(self) -> float:
+        """The share of each gradient's elements that it sends, the largest ones; 0 where it sends something else."""
+        return 0.0
+
     def exact(self) -> Self:
         """The form that loses nothing of a gradient, for a comparison in float64: itself where it never does."""
         return self

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clusterbench.job import TrainingJob, is_spread_expert
@@ -35,8 +35,10 @@ BUCKET_MB_OF_TWIN = 2**-4
 
 # PowerSGDState's default, and the earliest step it takes: DDP builds its buckets anew after the first.
 WORTH_COMPRESSING = 2
-STEPS_BEFORE_POWERSGD = 2
+STEPS_BEFORE_COMPRESSION = 2
 FULL_RANK = 2**20
+# Where an element that topk sends is, as int32.
+PLACE_BYTES, MOST_PLACES = 4, 2**31 - 1
 # float32's smallest normal number: a gradient of zeros, as of the router of one expert, is not divided by its norm.
 SMALLEST = 2**-126
 
@@ -58,7 +60,8 @@ class DataParallel(Parallelism):
 
     Source
     ------
-    Li et al. 2020, arXiv:2006.15704. Vogels et al. 2019, arXiv:1905.13727 (PowerSGD).
+    Li et al. 2020, arXiv:2006.15704. Vogels et al. 2019, arXiv:1905.13727 (PowerSGD). Lin et al. 2018, arXiv:1712.01887
+    (the largest elements).
     """
 
     phase: ClassVar[str] = "replicate"
@@ -95,14 +98,22 @@ class DataParallel(Parallelism):
 
     compress: str = option(
         "none",
-        "what DDP sends of gradients: bf16 rounds them; powersgd sends low-rank factors and corrects the error in the "
-        "next step, from the third on",
-        choices=("none", "bf16", "powersgd"),
+        "what DDP sends of gradients: bf16 rounds them; from the third step on powersgd sends low-rank factors, topk "
+        "the largest elements, and what these lack is added in the next step",
+        choices=("none", "bf16", "powersgd", "topk"),
         label="{} gradients",
         alters="update",
     )
     powersgd_rank: int = option(
         1, "columns of each factor of powersgd", minimum=1, maximum=FULL_RANK - 1, alters="update"
+    )
+    topk_share: float = option(
+        0.01,
+        "share of the elements of each gradient that topk sends",
+        minimum=1e-6,
+        maximum=0.5,
+        alters="update",
+        is_later=True,
     )
     bucket_mb: float | None = None
     """Size of DDP's buckets in MiB; None leaves it to DDP. No option of a suite: a twin has several buckets by it."""
@@ -119,7 +130,22 @@ class DataParallel(Parallelism):
         if self.compress != "none" and job.gradient_bytes == 2:
             by = f"precision {job.precision}" if job.master_bytes == 2 else f"gradient_dtype {job.gradient_dtype}"
             return f"compress {self.compress} rounds float32 gradients; with {by} they are bfloat16"
+        if self.compress == "topk":
+            return self._too_large(job)
         return None
+
+    def _too_large(self, job: TrainingJob) -> str | None:
+        sizes = held_sizes(without(DataParallel, job.layout), job)
+        name, numel = max(((name, prod(size)) for name, size, _ in sizes), key=lambda item: item[1])
+        if numel <= MOST_PLACES:
+            return None
+        return f"compress topk sends places as int32, and {name} has {numel:,} elements"
+
+    def hides_activations(self, job: TrainingJob) -> str:
+        # measured: 12.7 % more than kept elements and activations with a share of 0.1
+        if self.compress == "topk":
+            return "topk orders each gradient, and holds what ranks send of a bucket, while backward goes on"
+        return ""
 
     def hides_total(self, job: TrainingJob) -> str:
         return "powersgd makes factors and errors in buffers of its own" if self.compress == "powersgd" else ""
@@ -127,6 +153,8 @@ class DataParallel(Parallelism):
     def needs_data(self, job: TrainingJob) -> str:
         if self.compress == "powersgd":
             return "compress powersgd reduces in callbacks of other reductions, which a dry run does not reach"
+        if self.compress == "topk":
+            return "compress topk adds values where the places say that came with them"
         return ""
 
     def rounding(self, dtype: str) -> float:
@@ -146,12 +174,18 @@ class DataParallel(Parallelism):
 
     def for_proof(self) -> Self:
         # With as many columns as a matrix has, its factors are exact: what is proven is that they are the right ones.
+        # Of all elements topk sends the gradient.
         rank = FULL_RANK if self.compress == "powersgd" else self.powersgd_rank
-        return replace(self, powersgd_rank=rank, bucket_mb=BUCKET_MB_OF_TWIN)
+        share = 1.0 if self.compress == "topk" else self.topk_share
+        return replace(self, powersgd_rank=rank, topk_share=share, bucket_mb=BUCKET_MB_OF_TWIN)
 
     @property
     def approximates(self) -> bool:
-        return self.compress == "powersgd"
+        return self.compress in ("powersgd", "topk")
+
+    @property
+    def largest_share(self) -> float:
+        return self.topk_share if self.compress == "topk" else 0.0
 
     def exact(self) -> Self:
         return replace(self, compress="none") if self.compress == "bf16" else self
@@ -160,6 +194,8 @@ class DataParallel(Parallelism):
         return (job.layout.data_axis,) if job.layout.uses("pp") and not is_spread_expert(name, job) else ()
 
     def activations(self, held: dict[str, float], job: TrainingJob) -> dict[str, float]:
+        if self.compress == "topk":
+            return held | {"topk.kept": float(sum(self._in_order(job, prod)) * job.master_bytes)}
         if self.compress != "powersgd":
             return held
         whole = self._in_order(job, prod)
@@ -192,6 +228,10 @@ class DataParallel(Parallelism):
             # in one bucket what is not worth it, and two factors of what is
             numbers = sum(self._in_order(job, self._numel_sent))
             yield Traffic(axis, "all_reduce", 3, numbers * job.gradient_bytes, during="reduce")
+        elif self.compress == "topk":
+            numbers = sum(self._in_order(job, lambda size: num_sent(prod(size), self.topk_share)))
+            of_all = job.layout.degree(axis) * numbers
+            yield Traffic(axis, "all_gather", buckets, of_all * (job.gradient_bytes + PLACE_BYTES), during="reduce")
         elif self.compress == "bf16":
             yield Traffic(axis, "all_reduce", buckets, sum(sizes) * 2 // job.gradient_bytes, during="reduce")
         else:
@@ -200,7 +240,7 @@ class DataParallel(Parallelism):
     def joins_calls(self, job: TrainingJob) -> Iterable[Joined]:
         if job.layout.uses("pp"):
             return
-        axis, op = job.layout.data_axis, "all_reduce"
+        axis, op = job.layout.data_axis, "all_gather" if self.compress == "topk" else "all_reduce"
         if self.compress == "powersgd" or job.gradient_bytes != job.master_bytes:  # in buckets of two dtypes
             yield Joined(axis, op)
             return
@@ -265,6 +305,7 @@ class DataParallel(Parallelism):
 
         from clusterbench.engine.compat import active_fake_mode
         from clusterbench.engine.fake_group import sends_nothing
+        from clusterbench.model.top_k import TopK
 
         if self.compress == "bf16":
             # DDP would have this hook on NCCL only; Gloo sums bfloat16 just as well
@@ -274,7 +315,7 @@ class DataParallel(Parallelism):
             state = PowerSGDState(
                 group,
                 matrix_approximation_rank=self.powersgd_rank,
-                start_powerSGD_iter=0 if exact else STEPS_BEFORE_POWERSGD,
+                start_powerSGD_iter=0 if exact else STEPS_BEFORE_COMPRESSION,
                 min_compression_rate=0 if exact else WORTH_COMPRESSING,
                 use_error_feedback=not exact,
                 warm_start=not exact,
@@ -285,6 +326,11 @@ class DataParallel(Parallelism):
             else:
                 model.register_comm_hook(state, powerSGD_hook)
             assembly.unsent = partial(_mean_error, state.error_dict, group)
+        elif self.compress == "topk":
+            whole_steps = 0 if self.topk_share == 1 else STEPS_BEFORE_COMPRESSION
+            top_k = TopK(group, partial(num_sent, share=self.topk_share), whole_steps)
+            model.register_comm_hook(None, lambda _, bucket: top_k.hook(bucket))
+            assembly.unsent = top_k.unsent
         elif sends_nothing(group) and active_fake_mode() is None:
             # DDP asks the group for the result, of which a fake one has none
             model.register_comm_hook(group, allreduce_hook)
@@ -333,6 +379,15 @@ def factor_numel(size: tuple[int, ...], rank: int) -> int:
     rows, columns = size[0], prod(size[1:])
     factors = (rows + columns) * min(rows, columns, rank)
     return factors if factors * WORTH_COMPRESSING < rows * columns else rows * columns
+
+
+def num_sent(numel: int, share: float) -> int:
+    """Elements that topk sends of a gradient with so many: at least one.
+
+    >>> num_sent(4096, share=0.01), num_sent(64, share=0.001)
+    (41, 1)
+    """
+    return max(1, ceil(numel * share))
 
 
 def gradient_order(names: list[str]) -> list[str]:

@@ -108,7 +108,7 @@ def check_parity(
         routed = [each.routed_by_place() if comparison.by_place else each for each in parallelisms]  # as `exact` is
         approximate = trainer.build(twin, routed, grid, device)
         assert isinstance(approximate, TrainingStep)
-        evidence |= check_approximation(approximate, exact, device)
+        evidence |= check_approximation(approximate, exact, active_in(job.layout, parallelisms), device)
     if complaints:
         where = f"{twin.shape.name}: {twin.shape.num_layers} layers, seq_len {twin.seq_len}, {twin.equation}"
         raise WrongResult(f"{complaints[0]}. Checked on {where}.", evidence)

@@ -28,6 +28,7 @@ SHOWS: dict[str, Case] = {
     "context": ("cp2", {}, FLAT),
     "compress": ("dp2", {}, FLAT),
     "powersgd_rank": ("dp2", {}, FLAT),
+    "topk_share": ("dp2", {}, FLAT),
     "routing": ("dp2+ep2", {}, MOE),
     "expert_overlap": ("dp2+ep2", EVEN, {**MOE, "micro_batch_size": 2}),
     "aux_loss": ("dp2+ep2", EVEN, MOE),
@@ -47,6 +48,7 @@ SHOWS: dict[str, Case] = {
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "powersgd_rank": (2,),
+    "topk_share": (0.1,),
     "loss_chunks": (2,),
     "aux_loss": (0.01,),
     "shard_group_size": (2,),
@@ -56,6 +58,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 REFUSED = {
     ("compress", "powersgd"): "callbacks",
+    ("compress", "topk"): "places",
     ("routing", "real"): "routing balanced can be dry-run",
 }
 

@@ -69,6 +69,7 @@ def test_from_the_second_micro_batch_on_gradients_are_there() -> None:
     [
         ("dp2+zero3", {"offload": True}, "offload moves states"),
         ("dp2", {"compress": "powersgd"}, "powersgd makes factors"),
+        ("dp2", {"compress": "topk"}, "topk orders each gradient"),
         ("pp2", {"schedule": "zbv", "micro_batches": 4}, "zbv splits backward"),
         ("dp2", {"compile": True}, "torch.compile decides"),
         ("pp2", {"float8": "tensorwise", "micro_batches": 2}, "float8 rounds operands by way of float32 copies"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from clusterbench.expected.tolerances import PARITY_METRICS, allowed_of
 from clusterbench.layout import ParallelLayout
-from clusterbench.parallel.data import DataParallel, factor_numel
+from clusterbench.parallel.data import DataParallel, factor_numel, num_sent
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, parity_of, traffic_of
 
@@ -61,6 +64,96 @@ def test_all_that_powersgd_sends_is_counted_its_callbacks_on_other_threads_too(n
     options = {"compress": "powersgd", "powersgd_rank": 2}
     for counted, formula in run_ranks(num_ranks, traffic_of, f"dp{num_ranks}", options, {}):
         assert counted == formula
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("layout", "dtype", "shape"),
+    [
+        ("dp2", "float64", "llama-tiny"),
+        ("cp2", "float32", "llama-tiny"),
+        ("dp2", "bfloat16", "llama-tiny-tied"),
+        ("dp2-tp2+sp", "bfloat16", "llama-tiny"),
+        ("dp2+zero1", "float32", "llama-tiny"),
+        ("dp2+ep2", "float32", "moe-flat-tiny"),
+        ("dp4", "float32", "llama-tiny"),
+    ],
+)
+def test_topk_sends_the_largest_elements_and_keeps_the_others(layout: str, dtype: str, shape: str) -> None:
+    num_ranks = ParallelLayout.parse(layout).world_size
+    options, changes = {"compress": "topk"}, {"dtype": dtype, "shape": shape, "global_batch_size": 12}
+    evidence = run_ranks(num_ranks, parity_of, layout, options, changes)[0]
+    assert isinstance(evidence, dict), evidence
+    assert evidence["parity_unsent"] < (1e-3 if dtype == "bfloat16" else 1e-5)  # against gradients in float64
+    assert evidence["parity_largest"] < 1e-5
+    assert "parity_factors" not in evidence
+
+
+def spoilt(layout: str, how: str, share: float) -> dict[str, float] | str:
+    """A step whose compression is wrong."""
+    from clusterbench.model.top_k import TopK
+
+    honest = TopK._largest
+
+    def first(self: TopK, parameter: Tensor, gradient: Tensor) -> Tensor:
+        kept = self.kept.setdefault(parameter, torch.zeros_like(gradient))
+        gradient.add_(kept)
+        at = torch.arange(self.num_sent(gradient.numel()))
+        kept.copy_(gradient).index_fill_(0, at, 0)
+        return at
+
+    def forgetful(self: TopK, parameter: Tensor, gradient: Tensor) -> Tensor:
+        at = honest(self, parameter, gradient)
+        self.kept[parameter].zero_()
+        return at
+
+    def without_sign(self: TopK, parameter: Tensor, gradient: Tensor) -> Tensor:
+        kept = self.kept.setdefault(parameter, torch.zeros_like(gradient))
+        gradient.add_(kept)
+        at = gradient.topk(self.num_sent(gradient.numel())).indices
+        kept.copy_(gradient).index_fill_(0, at, 0)
+        return at
+
+    ways = {"first": first, "forgetful": forgetful, "without_sign": without_sign}
+    TopK._largest = ways[how]  # type: ignore[method-assign]
+    return parity_of(layout, {"compress": "topk", "topk_share": share}, {"dtype": "float32"})
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("share", [0.01, 0.5])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("first", "dp2 does not send the largest elements: what it sends of a weight is "),
+        ("without_sign", "dp2 does not send the largest elements: what it sends of a weight is "),
+        ("forgetful", "dp2 loses what it does not send: 0."),
+    ],
+)
+def test_topk_that_is_wrong_is_found_out(how: str, said: str, share: float) -> None:
+    sentence = run_ranks(2, spoilt, "dp2", how, share)[0]
+    assert str(sentence).startswith(said)
+
+
+def test_what_topk_sends_of_a_weight() -> None:
+    assert [num_sent(numel, 0.01) for numel in (1, 99, 100, 101, 4096 * 14336)] == [1, 1, 1, 2, 587203]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_topk_sends_is_counted(num_ranks: int, dtype: str) -> None:
+    changes = {"dtype": dtype, "global_batch_size": 6}
+    for counted, formula in run_ranks(num_ranks, traffic_of, f"dp{num_ranks}", {"compress": "topk"}, changes):
+        assert counted == formula
+
+
+def test_places_that_no_int32_holds_are_refused() -> None:
+    job = make_job("dp2", shape="llama-405b")
+    assert DataParallel(compress="topk").objection(job) is None
+    wide = replace(job, shape=replace(job.shape, vocab_size=2**18))
+    assert DataParallel(compress="topk").objection(wide) == (
+        "compress topk sends places as int32, and embedding.weight has 4,294,967,296 elements"
+    )
 
 
 def test_without_ddp_there_is_nothing_to_compress() -> None:

@@ -65,6 +65,7 @@ def test_tensor_parallelism_halves_work_and_adds_messages(name):
         ("offload", True, "offload: what passes between host and GPU is not priced"),
         ("attention_backend", "math", "attention_backend math: the rate of attention is that of fused kernels"),
         ("compress", "powersgd", "compress powersgd: the products of its factors are not priced"),
+        ("compress", "topk", "compress topk: finding the largest elements is not priced"),
     ],
 )
 def test_an_option_of_which_no_rate_is_known_is_refused(name, option, value, why):

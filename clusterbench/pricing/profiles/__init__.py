@@ -116,6 +116,8 @@ def objection_to_options(priced: PricedJob, knows_compiled: bool = False) -> str
         return "attention_backend math: the rate of attention is that of fused kernels"
     if options.get("compress") == "powersgd":
         return "compress powersgd: the products of its factors are not priced"
+    if options.get("compress") == "topk":
+        return "compress topk: finding the largest elements is not priced"
     return None
 
 
