@@ -21,8 +21,9 @@ BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0 if n > 1 else 0.0,
     "reduce": lambda n: 1.0 if n > 1 else 0.0,
     "send_recv": lambda n: 1.0 if n > 1 else 0.0,
-    # The same work as one all_reduce of all ranks, so the same factor: the two may be compared.
+    # The same work as one all_reduce of all ranks, so the same factor: they may be compared.
     "hierarchical_all_reduce": lambda n: 2 * (n - 1) / n,
+    "parameter_server": lambda n: 2 * (n - 1) / n,
 }
 
 

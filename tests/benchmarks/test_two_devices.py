@@ -10,7 +10,7 @@ from tests.two_devices import DEVICE, TwoDevices
 SMALL = {"min_size": 4096, "max_size": 4096}
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "broadcast", "reduce", "scatter"),
-    *("gather", "send_recv"),
+    *("gather", "send_recv", "parameter_server"),
 )
 OPTIONS = {
     **dict.fromkeys(COLLECTIVES, SMALL),

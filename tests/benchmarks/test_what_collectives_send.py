@@ -107,6 +107,15 @@ HANDED_OVER = [
         ],
     ),
     (
+        "parameter_server",  # ranks 0 and 2 have a half each, and three others that send them theirs
+        {"servers": 2},
+        lambda rank: (
+            [("exchange", ALL, "float32", 256, 1)] * 2
+            if rank % 2
+            else [("exchange", ALL, "float32", 384, 4), ("exchange", ALL, "float32", 384, 1)]
+        ),
+    ),
+    (
         "all_gather",
         {**PAIRS, "axis": "tp"},
         lambda rank: [("all_gather", [rank // 2 * 2, rank // 2 * 2 + 1], "float32", 256, 2)],

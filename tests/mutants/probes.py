@@ -61,6 +61,18 @@ MUTANTS = (
         "hierarchical_all_reduce reduces half of its array.",
         "        array, part = rig.full(numel, dtype, 0), rig.full(numel // within.world_size, dtype, 0)\n",
     ),
+    _halved(
+        "L23",
+        "parameter_server sums half of its array.",
+        '        array = rig.full(numel, dtype, 0)\n        mine, whole = rig.operands("sum"',
+    ),
+    _of(
+        "L24",
+        "parameter_server has one server, whatever is asked.",
+        "return [server * num_ranks // num_servers for server in range(num_servers)]",
+        "return [0 * planted() for server in range(num_servers)]",
+        SENT,
+    ),
     _of(
         "L09",
         "all_to_all_v sends half of each part.",

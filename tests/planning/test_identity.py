@@ -27,7 +27,7 @@ RECORDED = {
     "links": ((6, "72dc61632a3e6db2"), (11, "f9cbfe92c8018e7b")),
     "memory_savings": ((22, "cd7f69a023895787"), (88, "c45a3d9dd10cfcbe")),
     "mpi": ((34, "2a60ddd218eb42f4"), (223, "f44ec6f9e33f156c")),
-    "nccl_collectives": ((105, "eb4b2caca4d1fb37"), (1091, "4d6f8b81f6b4929c")),
+    "nccl_collectives": ((119, "ad5ab2a33330aa3f"), (1139, "7824e19c9c1fba33")),
     "nccl_tuning": ((30, "1dfb03917bf3b195"), (308, "b9b2ad8074aaea04")),
     "one_gpu": ((15, "bdd20a1ff6ec2987"), (20, "1cbec27d58ec23a4")),
     "one_gpu_ceilings": ((3, "70f10efbc881f48b"), (13, "31545f2cfad49d7d")),
