@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main, options
 from clusterbench.engine import telemetry
+from clusterbench.errors import SuiteError
 
 ROOT = Path(__file__).parent.parent
 SUITE = """\
@@ -225,7 +226,18 @@ def test_a_time_is_read_as_batch_systems_write_it(text, seconds):
     assert options.seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h"])
+@pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h", "1:99:00", "5:60"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(click.BadParameter):
         options.seconds(text)
+
+
+def test_hosts_are_named_as_schedulers_name_them():
+    assert options.host_names("cb[2-3], a,cb2,") == ("cb2", "cb3", "a")
+    assert options.host_names(None) is None
+
+
+@pytest.mark.parametrize("text", ["", ",", "n[1-", "n[a-b]", "./absent"])
+def test_what_names_no_host_is_refused(text):
+    with pytest.raises((click.BadParameter, SuiteError)):
+        options.host_names(text)

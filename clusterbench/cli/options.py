@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
@@ -24,6 +25,12 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+def said_options() -> list[str]:
+    """The parameters of the verb that its command line names."""
+    context = click.get_current_context()
+    return [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def seconds(text: str | None) -> float | None:
@@ -45,13 +52,21 @@ def global_batch_size_option(words: str) -> Callable[[Command], Command]:
     return click.option("--global-batch-size", type=click.IntRange(1, 2**24), help=words)
 
 
+def host_names(text: str | None) -> tuple[str, ...] | None:
+    """The hosts of ``a,b``, ``n[1-4]`` or ``./FILE``, each once; None where nothing was said, which is all of them."""
+    from clusterbench.launchers import named_hosts
+
+    if text is None:
+        return None
+    if not (names := tuple(named_hosts(text))):
+        raise click.BadParameter(
+            f"must be names of hosts, as a,b or n[1-4], or a file of them, as ./FILE, not {text!r}"
+        )
+    return names
+
+
 def hosts_option(words: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--hosts",
-        metavar="A,B",
-        callback=lambda _, __, text: tuple(text.split(",")) if text else None,
-        help=words,
-    )
+    return click.option("--hosts", metavar="A,B|FILE", callback=lambda _, __, text: host_names(text), help=words)
 
 
 device_option = click.option(

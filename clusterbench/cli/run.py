@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from clusterbench.cli.options import (
     accept_option,
@@ -18,6 +17,7 @@ from clusterbench.cli.options import (
     num_nodes_option,
     num_ranks_option,
     ranks_per_gpu_option,
+    said_options,
     seconds,
 )
 
@@ -127,14 +127,12 @@ def _run_dry(suite: Path | None, gpu: str | None) -> int:
     from clusterbench.cluster import MachineOptions
     from clusterbench.launch.dry import run_dry
 
-    context = click.get_current_context()
-    said = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    for name in said:
+    for name in said_options():
         if name not in _OF_DRY_RUNS:
             raise click.UsageError(f"--{name.removesuffix('_s').replace('_', '-')} has no effect with --dry")
     if suite is None:
         raise click.UsageError("--dry needs a SUITE")
-    given = context.params
+    given = click.get_current_context().params
     machine = MachineOptions(given["device"], given["num_ranks"], given["num_nodes"], given["gpus_per_node"], gpu=gpu)
     return run_dry(suite, machine, given["out"], given["fail_on"])
 
