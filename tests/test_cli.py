@@ -241,3 +241,20 @@ def test_hosts_are_named_as_schedulers_name_them():
 def test_what_names_no_host_is_refused(text):
     with pytest.raises((click.BadParameter, SuiteError)):
         options.host_names(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "s.yaml", "--num-ranks", "4k"), "'--num-ranks': must be a whole number from 1 to 4096, not '4k'"),
+        (("plan", "s.yaml", "--num-ranks", "0"), "'--num-ranks': must be a whole number from 1 to 4096, not '0'"),
+        (("run", "s.yaml", "--spares", "1.5"), "'--spares': must be a whole number of 0 or more, not '1.5'"),
+        (("compare", "a", "b", "--threshold", "5%"), "'--threshold': must be a number from 0 to 1, not '5%'"),
+        (("trend", "a", "--threshold", "nan"), "'--threshold': must be a number from 0 to 1, not 'nan'"),
+        (("advise", "--shape", "x", "--gpu-hour", "$2"), "'--gpu-hour': must be a number above 0, not '$2'"),
+    ],
+)
+def test_a_number_that_is_none_is_answered_with_what_is_allowed(run, words, said):
+    done = run(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())

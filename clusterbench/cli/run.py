@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from clusterbench.cli.options import (
+    WholeRange,
     accept_option,
     baseline_option,
     device_option,
@@ -54,9 +55,7 @@ from clusterbench.cli.options import (
     type=click.Choice(["stop", "continue"]),
     help="What --launch does when a host is lost.  [default: continue]",
 )
-@click.option(
-    "--spares", type=click.IntRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones."
-)
+@click.option("--spares", type=WholeRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones.")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates: its reports price its steps by them.")
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
