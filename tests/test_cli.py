@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cli import main, options
 from clusterbench.engine import telemetry
 from clusterbench.errors import SuiteError
@@ -175,6 +176,16 @@ def test_the_options_of_a_benchmark_are_explained(run):
     lines = run("list", "benchmarks", "all_reduce").stdout.splitlines()
     assert "  max_size      size          64MiB    largest array, whole" in lines
     assert "# max_size: a size such as 64MiB, from 2B to 1TiB" in lines
+
+
+def test_the_metrics_of_a_benchmark_are_explained(run):
+    """docs/floors.md sends here for what can be asked of a figure."""
+    lines = [" ".join(line.split()) for line in run("list", "benchmarks", "all_reduce").stdout.splitlines()]
+    at = lines.index("# metric unit better what it is")
+    assert "busbw B/s higher algbw x nccl-tests' factor, comparable with a link's rate one way" in lines[at:]
+    for name, kind in benchmarks().items():
+        said = run("list", "benchmarks", name).stdout
+        assert [metric.name for metric in kind.metrics if metric.meaning not in said] == []
 
 
 def test_every_thing_can_be_asked_about(run):
