@@ -117,7 +117,7 @@ def test_how_long_it_will_take_is_said_first(tmp_path):
         first = process.stderr.readline()
         process.terminate()
         process.communicate(timeout=100)
-    assert re.match(r".*/out: \d\d cases to run on 2 ranks, about 0:1\d$", first), first
+    assert re.match(r".*/out: \d\d repeats of \d cases to run on 2 ranks, about 0:1\d$", first), first
 
 
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
