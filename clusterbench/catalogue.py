@@ -59,8 +59,9 @@ def about(kind: str, name: str) -> str:
     if not inspect.isclass(thing):
         values = [[field.name, _in_words(getattr(thing, field.name))] for field in fields(thing)]
         return "\n".join([*comment(f"{name}: {_line_about(thing)}"), *aligned(["field", "value"], values)])
-    options = _options(thing)
-    return "\n".join([*lines, "#", *options] if options else lines)
+    for table in (_options(thing), _metrics(thing)):
+        lines += ["#", *table] if table else []
+    return "\n".join(lines)
 
 
 def _things(kind: str) -> Mapping[str, Any]:
@@ -86,6 +87,12 @@ def _options(thing: type) -> list[str]:
         line for name, option in options.items() for line in comment(f"{name}: {option.allowed()}", indent="    ")
     ]
     return [*lines, "#", "# Accepted:", *allowed] if rows else []
+
+
+def _metrics(thing: type) -> list[str]:
+    """A line for each figure of a benchmark, as rows.csv and floors name it."""
+    rows = [[kind.name, kind.unit, kind.better, kind.meaning] for kind in getattr(thing, "metrics", ())]
+    return aligned(["metric", "unit", "better", "what it is"], rows) if rows else []
 
 
 def _kind_of(option: Option) -> str:

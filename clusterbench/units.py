@@ -32,7 +32,7 @@ _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB"
 _DECIMAL = ("KB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_TIME_OF_DAY = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+_TIME_OF_DAY = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d)(?::([0-5]\d))?")
 _SIZE_HELP = "Write a whole number of bytes, or one with a unit: 8B, 64KiB, 1MiB, 4GiB."
 
 

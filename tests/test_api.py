@@ -12,12 +12,26 @@ import pytest
 
 import clusterbench
 from clusterbench.benchmarks.train_step import TrainStep
+from clusterbench.rows import COLUMNS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SUITE = "suite: s\nquestion: q?\nbenchmarks:\n  - {benchmark: all_reduce, max_size: 64B}\n"
 TWO_RANKS = clusterbench.Cluster(1, 2, "cpu")
+
+
+def named(what: str) -> set[str]:
+    """What the first column of a table of docs/run_folder.md names."""
+    page = (ROOT / "docs" / "run_folder.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(rf"^\| {what} \| holds \|\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    return {name for line in lines.splitlines() for name in re.findall("`([^`]+)`", line.split(" | ")[0])}
+
+
+def test_every_column_and_every_file_of_a_run_is_described() -> None:
+    assert named("column") == {*COLUMNS}
+    recorded = {path.name for path in (ROOT / "reports" / "examples").glob("*-*/*")}
+    assert recorded <= named("file")
 
 
 @pytest.mark.gloo
@@ -33,7 +47,7 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
         "hint: name the folder that 'clusterbench run' printed, e.g. reports/2026-03-02-1410-tp_scale\n"
     )
     assert done.stdout.count("all_reduce/1n2/512B-float32") == 2
-    assert (tmp_path / "smoke" / "index.html").is_file()
+    assert {path.name for path in (tmp_path / "smoke").iterdir()} <= named("file")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from clusterbench.benchmarks import benchmarks
 from clusterbench.cli import main, options
 from clusterbench.engine import telemetry
+from clusterbench.errors import SuiteError
 
 ROOT = Path(__file__).parent.parent
 SUITE = """\
@@ -176,6 +178,16 @@ def test_the_options_of_a_benchmark_are_explained(run):
     assert "# max_size: a size such as 64MiB, from 2B to 1TiB" in lines
 
 
+def test_the_metrics_of_a_benchmark_are_explained(run):
+    """docs/floors.md sends here for what can be asked of a figure."""
+    lines = [" ".join(line.split()) for line in run("list", "benchmarks", "all_reduce").stdout.splitlines()]
+    at = lines.index("# metric unit better what it is")
+    assert "busbw B/s higher algbw x nccl-tests' factor, comparable with a link's rate one way" in lines[at:]
+    for name, kind in benchmarks().items():
+        said = run("list", "benchmarks", name).stdout
+        assert [metric.name for metric in kind.metrics if metric.meaning not in said] == []
+
+
 def test_every_thing_can_be_asked_about(run):
     for kind in ("benchmarks", "parallelisms", "trainers", "shapes", "charts", "diagnoses", "profiles"):
         for line in run("list", kind).stdout.splitlines()[1:]:
@@ -225,7 +237,35 @@ def test_a_time_is_read_as_batch_systems_write_it(text, seconds):
     assert options.seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h"])
+@pytest.mark.parametrize("text", ["", "5x", "0", "0.5s", "1:2", "-3", "1:30:00:00", "h", "1:99:00", "5:60"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(click.BadParameter):
         options.seconds(text)
+
+
+def test_hosts_are_named_as_schedulers_name_them():
+    assert options.host_names("cb[2-3], a,cb2,") == ("cb2", "cb3", "a")
+    assert options.host_names(None) is None
+
+
+@pytest.mark.parametrize("text", ["", ",", "n[1-", "n[a-b]", "./absent"])
+def test_what_names_no_host_is_refused(text):
+    with pytest.raises((click.BadParameter, SuiteError)):
+        options.host_names(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "s.yaml", "--num-ranks", "4k"), "'--num-ranks': must be a whole number from 1 to 4096, not '4k'"),
+        (("plan", "s.yaml", "--num-ranks", "0"), "'--num-ranks': must be a whole number from 1 to 4096, not '0'"),
+        (("run", "s.yaml", "--spares", "1.5"), "'--spares': must be a whole number of 0 or more, not '1.5'"),
+        (("compare", "a", "b", "--threshold", "5%"), "'--threshold': must be a number from 0 to 1, not '5%'"),
+        (("trend", "a", "--threshold", "nan"), "'--threshold': must be a number from 0 to 1, not 'nan'"),
+        (("advise", "--shape", "x", "--gpu-hour", "$2"), "'--gpu-hour': must be a number above 0, not '$2'"),
+    ],
+)
+def test_a_number_that_is_none_is_answered_with_what_is_allowed(run, words, said):
+    done = run(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())

@@ -197,7 +197,7 @@ def test_stopping_keeps_what_was_finished_and_resume_does_the_rest(suite, tmp_pa
     assert statuses(folder) == ["ok"] * 2
     resumed = run("--resume", folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"{folder}: 10 cases to run on 3 ranks" in resumed.stderr
+    assert f"{folder}: 10 repeats of 6 cases to run on 3 ranks" in resumed.stderr
     assert statuses(folder) == ["ok"] * 12
     assert run("--resume", folder).returncode == 0
 
@@ -296,7 +296,7 @@ def test_a_disk_that_fills_up_ends_the_run_in_order_and_resume_does_the_rest(sui
     assert 3 < finished < 36
     resumed = run("--resume", folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"{36 - finished} cases to run" in resumed.stderr
+    assert f"{36 - finished} repeats of 4 cases to run" in resumed.stderr
     assert statuses(folder) == ["ok"] * 36
 
 

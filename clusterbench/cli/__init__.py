@@ -86,7 +86,7 @@ def main() -> None:
 
     Results go to stdout, messages to stderr. Exit code 0: all that should have been measured was, and nothing was found
     faulty; 1: something is missing or wrong, or the machine is suspect; 2: the suite or the command line is mistaken;
-    3: 'compare' is undecided, or 'trend' has too few runs.
+    3: 'compare' is undecided, 'trend' has too few runs, or 'run --bisect' names no host.
     """
 
 

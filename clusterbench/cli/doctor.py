@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from clusterbench.cli.options import device_option, hosts_option, num_nodes_option, seconds
-from clusterbench.cli.output import say
+from clusterbench.cli.options import device_option, hosts_option, num_nodes_option, said_options, seconds
+from clusterbench.cli.output import expect_others, say
 
 _LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
 """Of ``doctor --prolog``: below the least nothing is ever judged; Python's own start is no shorter than a second."""
@@ -27,7 +27,12 @@ _LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
     callback=lambda _, __, text: seconds(text),
     help=f"Time that --prolog may take.  [default: {_LIMIT_S:g}s]",
 )
-@click.option("--drain-on", metavar="A,B", help="Checks whose findings make exit code 1; no others do.")
+@click.option(
+    "--drain-on",
+    metavar="A,B",
+    callback=lambda _, __, text: _names_of_checks(text),
+    help="Checks whose findings make exit code 1; no others do.",
+)
 @click.option("--accept", type=click.Path(path_type=Path), help="A file of findings that are known and accepted.")
 @click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")
 @click.option("--junit", type=click.Path(path_type=Path), help="The same as JUnit's XML: a suite a check.")
@@ -65,6 +70,10 @@ def doctor(
     if log != bool(files):
         raise click.UsageError("--log takes the files to read" if log else f"{files[0]} has no effect without --log")
     if listing:
+        for name in said_options():
+            if name not in ("listing", "files"):
+                option = name.removesuffix("_s").replace("_", "-")
+                raise click.UsageError(f"--{option} has no effect with --list, which looks at nothing")
         from clusterbench.doctor.listing import listing as all_checks
 
         say(all_checks())
@@ -76,6 +85,9 @@ def doctor(
     if limit_s is not None and limit_s < _LEAST_LIMIT_S:
         raise click.UsageError(f"--limit must be {_LEAST_LIMIT_S:g}s or more, which the facts alone may take")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
+
+    written = {f"--{name}": options[name] for name in ("json", "junit", "openmetrics", "page")}
+    expect_others(written, {"--accept": options["accept"], **{f"--log {file}": file for file in files}})
 
     for name in ("out", "device") if quick or prolog else ():
         if options[name] is not None:
@@ -93,3 +105,10 @@ def doctor(
         opened = [Path("/dev/stdin") if str(file) == "-" else file for file in files]
         click.get_current_context().exit(answer_of_logs(Asked("quick", **options), opened))
     click.get_current_context().exit(answer(Asked(depth(quick or prolog, deep), limit_s, **options)))
+
+
+def _names_of_checks(text: str | None) -> str | None:
+    """As it is: which names are checks is known where it is used."""
+    if text is not None and not text.replace(",", "").strip():
+        raise click.BadParameter(f"must be names of checks, as port_state,xid, not {text!r}")
+    return text

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from clusterbench.cli.options import (
+    WholeRange,
     global_batch_size_option,
     gpus_per_node_option,
     micro_batch_size_option,
@@ -27,7 +28,7 @@ from clusterbench.precision import GRADIENT_DTYPES, MASTER, PRECISIONS, WIDE
 @click.option(
     "--rank",
     "ranks",
-    type=click.IntRange(0),
+    type=WholeRange(0),
     multiple=True,
     help="The rank to run; several times for several.  [default: one of each pipeline stage]",
 )

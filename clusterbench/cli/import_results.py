@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clusterbench.cli.options import num_nodes_option
+from clusterbench.cli.options import WholeRange, num_nodes_option
 from clusterbench.cli.output import say
 
 
@@ -15,7 +15,7 @@ from clusterbench.cli.output import say
 @click.option("--mapping", type=click.Path(path_type=Path), help="What the columns of a CSV mean: docs/importing.md.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: reports/DATE-TIME-NAME]")
 @click.option("--op", help="Collective of nccl-tests, where its output does not name it.")
-@click.option("--num-ranks", type=click.IntRange(1, 1_000_000), help="Ranks, where the output does not list them all.")
+@click.option("--num-ranks", type=WholeRange(1, 1_000_000), help="Ranks, where the output does not list them all.")
 @num_nodes_option("Nodes, where the output does not list them all.")
 def import_results(
     files: tuple[Path, ...],

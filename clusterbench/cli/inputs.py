@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterbench.cluster import find_card, said_card
 from clusterbench.errors import SuiteError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def steps_of(table: Path, of: KnownCluster) -> StepTable:
     unread = [option for option, value in (("--gpu", of.gpu), ("--nics", of.nics)) if value is not None]
     if unread and {row.gpu for row in steps.rows} == {"cpu"}:
         raise SuiteError(f"{table} is a run on CPU ranks: {unread[0]} has no effect.")
+    cards = {card.name for row in steps.rows if (card := find_card(row.gpu)) is not None}
+    if of.gpu is not None and cards and said_card(of.gpu).name not in cards:
+        raise SuiteError(f"{table} is a run on {', '.join(sorted(cards))}, but --gpu is {of.gpu}.")
     return steps
 
 

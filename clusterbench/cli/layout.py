@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from clusterbench.cli.options import (
     global_batch_size_option,
     micro_batch_size_option,
     num_nodes_option,
     rank_order_option,
+    said_options,
     seq_len_option,
 )
 from clusterbench.cli.output import expect_others, say, write
@@ -71,6 +71,5 @@ def layout(out: Path | None, trace: Path | None, schedule: str, shape: str | Non
 
 def _said(*names: str) -> list[str]:
     """Of these options those that the command line names, as it spells them."""
-    context = click.get_current_context()
-    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    return [f"--{name.replace('_', '-')}" for name in given]
+    given = said_options()
+    return [f"--{name.replace('_', '-')}" for name in names if name in given]

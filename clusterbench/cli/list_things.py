@@ -13,7 +13,7 @@ from clusterbench.cli.output import say
 def list_things(kind: str | None, name: str | None) -> None:
     """Show what there is: benchmarks, parallelisms, shapes, cards, suites, charts ...
 
-    With KIND, one line each. With KIND and NAME, all about one: a benchmark's options, for instance.
+    With KIND, one line each. With KIND and NAME, all about one: a benchmark's options and metrics, for instance.
     """
     from clusterbench.catalogue import about, kinds, listing
 

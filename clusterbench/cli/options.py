@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from clusterbench.layout import RANK_ORDERS
 from clusterbench.types import FAIL_ON, FAIL_ON_BY_DEFAULT
@@ -16,14 +17,35 @@ from clusterbench.units import parse_time
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class FiniteRange(click.FloatRange):
-    """Numbers within bounds: NaN and infinity, which no bound keeps out, are none."""
+class WholeRange(click.IntRange):
+    """Whole numbers within bounds. What is none of them is answered with what is allowed, in the words of suites."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            bounds = f"of {self.min} or more" if self.max is None else f"from {self.min} to {self.max}"
+            self.fail(f"must be a whole number {bounds}, not {value!r}", param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers within bounds, answered likewise: NaN and infinity, which no bound keeps out, are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        bounds = f"above {self.min}" if self.max is None else f"from {self.min} to {self.max}"
+        try:
+            number = super().convert(value, param, ctx)
+        except click.BadParameter:
+            number = math.nan
         if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
+            self.fail(f"must be a number {bounds}, not {value!r}", param, ctx)
         return number
+
+
+def said_options() -> list[str]:
+    """The parameters of the verb that its command line names."""
+    context = click.get_current_context()
+    return [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def seconds(text: str | None) -> float | None:
@@ -34,37 +56,45 @@ def seconds(text: str | None) -> float | None:
 
 
 def num_nodes_option(words: str) -> Callable[[Command], Command]:
-    return click.option("--num-nodes", type=click.IntRange(1, 100_000), help=words)
+    return click.option("--num-nodes", type=WholeRange(1, 100_000), help=words)
 
 
 def gpus_per_node_option(words: str) -> Callable[[Command], Command]:
-    return click.option("--gpus-per-node", type=click.IntRange(1, 1024), help=words)
+    return click.option("--gpus-per-node", type=WholeRange(1, 1024), help=words)
 
 
 def global_batch_size_option(words: str) -> Callable[[Command], Command]:
-    return click.option("--global-batch-size", type=click.IntRange(1, 2**24), help=words)
+    return click.option("--global-batch-size", type=WholeRange(1, 2**24), help=words)
+
+
+def host_names(text: str | None) -> tuple[str, ...] | None:
+    """The hosts of ``a,b``, ``n[1-4]`` or ``./FILE``, each once; None where nothing was said, which is all of them."""
+    from clusterbench.launchers import named_hosts
+
+    if text is None:
+        return None
+    if not (names := tuple(named_hosts(text))):
+        raise click.BadParameter(
+            f"must be names of hosts, as a,b or n[1-4], or a file of them, as ./FILE, not {text!r}"
+        )
+    return names
 
 
 def hosts_option(words: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--hosts",
-        metavar="A,B",
-        callback=lambda _, __, text: tuple(text.split(",")) if text else None,
-        help=words,
-    )
+    return click.option("--hosts", metavar="A,B|FILE", callback=lambda _, __, text: host_names(text), help=words)
 
 
 device_option = click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="What computes.  [default: cuda where there are GPUs]"
 )
 num_ranks_option = click.option(
-    "--num-ranks", type=click.IntRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
+    "--num-ranks", type=WholeRange(1, 4096), help="CPU ranks of each node.  [default: the suite's, or 2]"
 )
 seq_len_option = click.option(
-    "--seq-len", type=click.IntRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence."
+    "--seq-len", type=WholeRange(2, 2**24), default=4096, show_default=True, help="Tokens of a sequence."
 )
 micro_batch_size_option = click.option(
-    "--micro-batch-size", type=click.IntRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
+    "--micro-batch-size", type=WholeRange(1, 2**20), default=1, show_default=True, help="Sequences of a forward."
 )
 rank_order_option = click.option(
     "--rank-order",
@@ -139,5 +169,5 @@ baseline_option = click.option(
     "--baseline", type=click.Path(path_type=Path), help="What floors 'of baseline' are shares of: a file, or a run."
 )
 ranks_per_gpu_option = click.option(
-    "--ranks-per-gpu", type=click.IntRange(1, 64), help="Ranks that share each GPU: proofs, but no rates."
+    "--ranks-per-gpu", type=WholeRange(1, 64), help="Ranks that share each GPU: proofs, but no rates."
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from clusterbench.cli.inputs import known_cluster, steps_of
-from clusterbench.cli.options import accept_option, of_table_options, profile_option
+from clusterbench.cli.options import WholeRange, accept_option, of_table_options, profile_option
 from clusterbench.cli.output import add_remark, expect_others, write
 from clusterbench.garbage import uncollected
 
@@ -19,7 +19,7 @@ from clusterbench.garbage import uncollected
 @of_table_options
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates in place of typical ones.")
 @accept_option
-@click.option("--scale-from", type=click.IntRange(2), metavar="LINE", help="Set all times by this line's measured one.")
+@click.option("--scale-from", type=WholeRange(2), metavar="LINE", help="Set all times by this line's measured one.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV.  [default: stdout]")
 @uncollected(to_the_end=True)
 def price(

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from clusterbench.cli.options import (
+    WholeRange,
     accept_option,
     baseline_option,
     device_option,
@@ -18,6 +18,7 @@ from clusterbench.cli.options import (
     num_nodes_option,
     num_ranks_option,
     ranks_per_gpu_option,
+    said_options,
     seconds,
 )
 
@@ -54,9 +55,7 @@ from clusterbench.cli.options import (
     type=click.Choice(["stop", "continue"]),
     help="What --launch does when a host is lost.  [default: continue]",
 )
-@click.option(
-    "--spares", type=click.IntRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones."
-)
+@click.option("--spares", type=WholeRange(0), default=0, help="Of the hosts of --launch, the last N replace lost ones.")
 @click.option("--rates", type=click.Path(path_type=Path), help="Measured rates: its reports price its steps by them.")
 @click.option("--take-over", is_flag=True, help="Write into the folder though a run that is gone seems to hold it.")
 @click.option("--fingerprint", hidden=True, help="Of the run that --launch goes on with.")
@@ -127,14 +126,12 @@ def _run_dry(suite: Path | None, gpu: str | None) -> int:
     from clusterbench.cluster import MachineOptions
     from clusterbench.launch.dry import run_dry
 
-    context = click.get_current_context()
-    said = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    for name in said:
+    for name in said_options():
         if name not in _OF_DRY_RUNS:
             raise click.UsageError(f"--{name.removesuffix('_s').replace('_', '-')} has no effect with --dry")
     if suite is None:
         raise click.UsageError("--dry needs a SUITE")
-    given = context.params
+    given = click.get_current_context().params
     machine = MachineOptions(given["device"], given["num_ranks"], given["num_nodes"], given["gpus_per_node"], gpu=gpu)
     return run_dry(suite, machine, given["out"], given["fail_on"])
 

@@ -338,9 +338,11 @@ def _write(option: str, path: Path, written: str) -> None:
 
 
 def _expect_folders(asked: Asked) -> None:
-    """Before anything is looked at: that of each file to write is there."""
+    """Before anything is looked at: that of each file to write is there, and none is in its place."""
     for option in ("json", "junit", "openmetrics", "page"):
         path: Path | None = getattr(asked, option)
+        if path is not None and path.is_dir():
+            raise _unwritable(option, path, os.strerror(errno.EISDIR))
         if path is not None and not path.parent.is_dir():
             raise _unwritable(option, path, os.strerror(errno.ENOENT))
 

@@ -198,7 +198,7 @@ def _with_batch(job: TrainingJob, every: Sequence[Parallelism], global_batch_siz
 def _values(options: Sequence[str]) -> Mapping[str, Any]:
     """``schedule=zbv`` as an option of a parallelism, read as a suite would."""
     known = {name: option for kind in parallelisms().values() for name, option in options_of(kind).items()}
-    values = {}
+    values: dict[str, Any] = {}
     for text in options:
         name, equals, value = text.partition("=")
         if name in OF_THE_JOB:
@@ -208,11 +208,14 @@ def _values(options: Sequence[str]) -> Mapping[str, Any]:
         if not equals:
             raise SuiteError(f"--set {text} has no value: write {name}=VALUE; it is {known[name].allowed()}.")
         try:
-            values[name] = known[name].parse(yaml.safe_load(value))
+            read = known[name].parse(yaml.safe_load(value))
         except yaml.YAMLError:
             raise SuiteError(f"--set {text}: '{value}' is not YAML.") from None
         except ValueError as error:
             raise SuiteError(f"--set {text}: option '{name}' {error}") from None
+        if name in values:
+            raise SuiteError(f"--set {name} is given twice, as {values[name]!r} and as {read!r}.")
+        values[name] = read
     return values
 
 

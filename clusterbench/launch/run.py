@@ -298,7 +298,9 @@ def _conduct(
     if executions:
         is_over = spent_s(outcomes) >= plan.for_s
         until = "" if is_over else f", and again until they have taken {duration(plan.for_s)}"
-        to_run = f"{plural(len(executions), 'case')} to run {ranks}{how_long}{until}"
+        num_cases = len({execution.case.hash for execution in executions})
+        repeats = f"{plural(len(executions), 'repeat')} of " * (num_cases < len(executions))
+        to_run = f"{repeats}{plural(num_cases, 'case')} to run {ranks}{how_long}{until}"
     elif rest := more():
         taken = so_far(spent_s(outcomes), plan.for_s)
         to_run = f"{plural(len(rest), 'case')} to run again and again {ranks}: they have taken {taken}"

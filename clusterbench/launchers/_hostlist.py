@@ -19,11 +19,13 @@ def expand_hosts(text: str) -> Iterator[str]:
     Raises
     ------
     ValueError
-        If brackets hold no numbers, or make more than :data:`MOST_HOSTS` names.
+        If brackets are not closed, hold no numbers, or make more than :data:`MOST_HOSTS` names.
 
     >>> list(expand_hosts("cb[1-2,4],gpu-a[01-02]b,x"))
     ['cb1', 'cb2', 'cb4', 'gpu-a01b', 'gpu-a02b', 'x']
     """
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"{text} has brackets that are not closed")
     for piece in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         parts = re.split(r"\[([^\]]*)\]", piece)
         choices = [

@@ -26,7 +26,7 @@ class _Keys:
 
     gpu: str = option("", help="the card, by its name in the tables or as its driver has it")
     gpus_per_node: int = option(0, help="GPUs of each node", minimum=1, maximum=1024)
-    num_nodes: int = option(0, help="nodes that there are", minimum=1, maximum=10_000)
+    num_nodes: int = option(0, help="nodes that there are", minimum=1, maximum=100_000)
     nics: str = option("", help="NICs of a node, as 8x400Gb")
 
 

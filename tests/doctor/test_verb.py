@@ -117,7 +117,7 @@ def test_how_long_it_will_take_is_said_first(tmp_path):
         first = process.stderr.readline()
         process.terminate()
         process.communicate(timeout=100)
-    assert re.match(r".*/out: \d\d cases to run on 2 ranks, about 0:1\d$", first), first
+    assert re.match(r".*/out: \d\d repeats of \d cases to run on 2 ranks, about 0:1\d$", first), first
 
 
 def test_a_node_is_drained_for_what_the_site_listed_alone(tmp_path):
@@ -224,6 +224,15 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--launch", "mpirun -host a,b", "--hosts", "a"), "--launch names the hosts"),
         (("--quick", "--accept", "absent.yaml"), "--accept absent.yaml cannot be read"),
         (("--quick", "--num-nodes", "2"), "--num-nodes 2 needs as many hosts, but there are 1"),  # was HEALTHY, of one
+        (("--quick", "--hosts", ""), "must be names of hosts, as a,b or n[1-4]"),  # was this host
+        (("--quick", "--hosts", "n[1-"), "'n[1-' is no list of hosts"),  # was two hosts
+        (("--prolog", "--drain-on", ""), "must be names of checks, as port_state,xid, not ''"),  # never drained
+        (("--list", "--quick"), "--quick has no effect with --list"),
+        (("--list", "--json", "said.json"), "--json has no effect with --list"),  # wrote no file
+        (("--list", "--log", "dmesg.txt"), "--log has no effect with --list"),
+        (("--quick", "--json", "said", "--junit", "said"), "--junit said is the file of --json; name another one"),
+        (("--quick", "--json", "."), "--json . cannot be written: Is a directory"),  # was said when all was looked at
+        (("--log", "a.txt", "b.txt", "a.txt"), "a.txt is named twice"),  # counted what is in it twice
     ],
 )
 def test_a_mistake_in_the_command_line_is_named(words, message):

@@ -310,6 +310,10 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
         ),
         (["tp2", "--shape", "llama-tiny", "--set", "schedule=zz"], "option 'schedule' must be one of"),
         (["tp2", "--shape", "llama-tiny", "--set", "recompute"], "write recompute=VALUE; it is one of"),
+        (
+            ["tp1", "--shape", "llama-tiny", "--set", "recompute=full", "--set", "recompute=none"],
+            "--set recompute is given twice, as 'full' and as 'none'",  # the second was taken
+        ),
         (["tp2", "--shape", "llama-tiny", "--set", "precision=pure_bfloat16"], "its own: --precision pure_bfloat16"),
         (["tp2", "--shape", "llama-tiny", "--set", "shedule=zbv"], "Did you mean 'schedule'?"),
         (["dp2", "--shape", "llama-tiny", "--num-nodes", "2"], "dp2 has 2 ranks, and 2 nodes of 8 GPUs have 16."),
@@ -324,7 +328,7 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
             ["tp1", "--shape", "llama-tiny", "--set", "recompute={a: b"],
             "error: --set recompute={a: b: '{a: b' is not YAML.",
         ),
-        (["tp1", "--shape", "llama-tiny", "--seq-len", "99999999999"], "is not in the range 2<=x<=16777216"),
+        (["tp1", "--shape", "llama-tiny", "--seq-len", "99999999999"], "a whole number from 2 to 16777216, not"),
         (
             ["tp1", "--shape", "llama-tiny", "--global-batch-size", "5000"],
             "a step of 5,000 micro-batches (global",

@@ -125,7 +125,7 @@ def test_an_option_that_contradicts_the_file_is_refused_with_both_places(here, o
         ("gpu:\n", "cluster.yaml:1: 'gpu' must be text, not nothing."),
         ("gpu: [h100]\n", "cluster.yaml:1: 'gpu' must be one value: text."),
         ("gpus_per_node: 0\n", "cluster.yaml:1: 'gpus_per_node' must be a whole number from 1 to 1024, not 0."),
-        ("num_nodes: 2.5\n", "cluster.yaml:1: 'num_nodes' must be a whole number from 1 to 10000, not 2.5."),
+        ("num_nodes: 2.5\n", "cluster.yaml:1: 'num_nodes' must be a whole number from 1 to 100000, not 2.5."),
         ("gpu: l40s\nnics: 400\n", "cluster.yaml:2: 'nics' must be text, not 400."),
         (
             "gpu: l40s\nnics: 8x400\n",
