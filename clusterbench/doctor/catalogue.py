@@ -102,6 +102,12 @@ OF_RUNS: dict[int, OfRuns] = {
         "slow_disk", "Is every host's disk as fast as its peers'?", "warning", "file_io, small_files of all hosts"
     ),
     148: OfRuns("drift", "Does every case keep its time while a run goes on?", "warning", _CASE),
+    155: OfRuns(
+        "slow_host_memory",
+        "Are the memory of every host and its copies to GPUs as fast as those of the others?",
+        "warning",
+        "host_copy, cpu_memory of all hosts",
+    ),
 }
 
 IN_LOGS: dict[int, tuple[str, ...]] = {
