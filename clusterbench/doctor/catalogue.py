@@ -114,7 +114,6 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     1: ("without_gpu_direct",),
     13: ("weak_copy",),
     20: ("page_retirement",),
-    22: ("gpu_slowdown",),
     28: ("slow_rank",),
     31: ("gpu_lost", "missing_copy"),
     32: ("nvlink_inactive", "nvlink_pairs"),
@@ -131,18 +130,11 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     94: ("collective_timeout",),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
+    140: ("dram_ecc",),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 
-_SMI_Q = "what nvidia-smi -q printed, as a file"
 OF_LOGS: dict[int, OfLogs] = {
-    140: OfLogs(
-        ("dram_ecc", "uncorrectable_ecc"),
-        "Has every GPU been free of errors that ECC could not correct since its driver was loaded?",
-        "warning",
-        "what nvidia-smi or nvidia-smi -q printed, as a file",
-    ),
-    141: OfLogs(("gpu_reset_due",), "Does the driver ask for no reset of a GPU?", "error", _SMI_Q),
     142: OfLogs(
         ("gpu_sensor", "gpu_inforom"),
         "Does every GPU answer for all of its values?",
