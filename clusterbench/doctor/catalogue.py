@@ -183,13 +183,6 @@ OF_LOGS: dict[int, OfLogs] = {
         "what dcgmi diag or dcgmi health -c printed, as a file",
         "tests/doctor/readers/test_dcgmi_diag.py",
     ),
-    161: OfLogs(
-        ("ethernet_errors",),
-        "Do packets arrive whole at every Ethernet port, and does its link stay up?",
-        "warning",
-        "what ethtool -S printed, as a file",
-        "tests/doctor/readers/test_ethtool_stats.py",
-    ),
     162: OfLogs(
         ("burn_in",),
         "Does every GPU compute right, and as fast as the others, while all of them work?",
