@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from clusterbench.checks import Fault, PartsCheck
+from clusterbench.checks import Fault, Judged, PartsCheck
 from clusterbench.checks._training import training
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.ethernet import FOLDER, Ethernet, Interface
 from clusterbench.facts.infiniband import Infiniband
 from clusterbench.tools.ethtool_stats import FEWEST_DAMAGED, MOST_DAMAGED, MOST_DOWN
+from clusterbench.words import plural
 
 
 class EthernetErrors(PartsCheck[Interface]):
@@ -27,7 +29,18 @@ class EthernetErrors(PartsCheck[Interface]):
     confirm = f"ethtool -S DEVICE | grep -E 'crc|symbol|fcs|link_down'; cat {FOLDER}/DEVICE/carrier_down_count"
     fix = "clean, reseat or replace cable and transceiver, at both ends; look at the counters of the switch's port"
     parts = "Ethernet interfaces that are up"
-    in_order = "without damaged packets or losses of their link"
+    in_order = "kept their link"
+
+    def judge(self, host: Host) -> Judged:
+        """With how many of those that are in order count damaged packets: a driver may not, or ethtool be absent."""
+        said = super().judge(host)
+        faulty = {fault.where for fault in said.faults}
+        well = [part for part in self.parts_of(host) if part.name not in faulty]
+        kept = sum(part.carrier_downs is not None for part in well)
+        whole = sum(part.damaged is not None for part in well)
+        parts = [f"{plural(kept, 'Ethernet interface')} kept {'its' if kept == 1 else 'their'} link"] if kept else []
+        parts += [f"{plural(whole, 'interface')} received no damaged packet"] if whole else []
+        return replace(said, healthy="; ".join(parts))
 
     def parts_of(self, host: Host) -> Sequence[Interface]:
         return [interface for interface in host.of(Ethernet).interfaces if interface.state == "up"]

@@ -31,7 +31,7 @@ class GpuMemoryHeld(GpuCheck):
     fix = "end what holds it (fuser -v /dev/nvidia* as root, outside of containers); else nvidia-smi --gpu-reset"
     asks = MEMORY
     parts = "NVIDIA GPUs with memory of their own"
-    in_order = "have it free"
+    in_order = "hold nothing that belongs to no process"
 
     def parts_of(self, host: Host) -> Sequence[Gpu]:
         gpus = judged_by_nvml(host)
@@ -41,7 +41,7 @@ class GpuMemoryHeld(GpuCheck):
 
     def fault(self, host: Host, part: Gpu) -> Fault | None:
         used = answer(host, part, part.memory_used_bytes, MEMORY)
-        if used <= MOST_HELD_BYTES:
+        if used <= MOST_HELD_BYTES or part.processes:
             return None
         of = f" of {part.memory_bytes / 2**30:.1f}" if part.memory_bytes else ""
         what = f"{used / 2**30:.1f}{of} GiB of its memory are in use by no process that is listed"

@@ -36,4 +36,5 @@ def test_a_driver_that_counts_its_own_as_used_is_not_judged():
 
 
 def test_healthy_gpus_are_in_order():
-    assert GpuMemoryHeld().judge(training(facts())).healthy == "8 NVIDIA GPUs with memory of their own have it free"
+    said = GpuMemoryHeld().judge(training(facts())).healthy
+    assert said == "8 NVIDIA GPUs with memory of their own hold nothing that belongs to no process"
