@@ -10,7 +10,8 @@
  *                          compute process, an older VBIOS, is not in the fabric, and asks for a reset (none)
  * FAKE_NVML_PLAIN=1        boards have no ECC, no row remapping, no MIG and no fabric (0)
  *
- * Compiled with -DOLD_DRIVER it lacks what drivers before 535 lack, and the energy counter, SRAM status and fabric.
+ * Compiled with -DOLD_DRIVER it lacks what drivers before 535 lack, and the energy counter, SRAM status and fabric;
+ * with -DOWN_FIELDS values of fields, which who includes it has.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,14 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int uncorrected, int counter, unsigned
     return counter ? INVALID_ARGUMENT : has_ecc(gpu);
 }
 
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    int answer;
+    unsigned long long value;
+} Field;
+
 #ifndef OLD_DRIVER
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *reasons) {
     return nvmlDeviceGetCurrentClocksThrottleReasons(gpu, reasons);
@@ -196,17 +205,12 @@ int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *memory) {
     return state(gpu);
 }
 
-typedef struct {
-    unsigned id, scope;
-    long long timestamp, latency;
-    int type, answer;
-    unsigned long long value;
-} Field;
-
+#ifndef OWN_FIELDS
 int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
-    fields->answer = count == 1 && fields->id == 230 ? has_ecc(gpu) : INVALID_ARGUMENT, fields->value = sick(gpu);
+    fields->answer = count == 1 && fields->field == 230 ? has_ecc(gpu) : INVALID_ARGUMENT, fields->value = sick(gpu);
     return state(gpu);
 }
+#endif
 
 typedef struct {
     unsigned version;
