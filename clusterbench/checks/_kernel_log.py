@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from clusterbench.checks import Fault, HostCheck, Judged, Unknown
 from clusterbench.facts import Host, NotKnown, known
-from clusterbench.facts.gpus import Gpus
+from clusterbench.facts.gpus import Gpu, Gpus
 from clusterbench.facts.kernel_log import KMSG, KernelLog
 from clusterbench.tools.kernel_log import Event
 from clusterbench.words import plural
@@ -54,11 +54,17 @@ def told(host: Host, event: Event, what: str, where: str | None = None) -> Fault
     return Fault(_place(host, event) if where is None else where, f"{what}{when}", f"{source}: {event.text}")
 
 
-def _place(host: Host, event: Event) -> str:
-    """A GPU with index and serial, where NVML told them of this slot: the log names the slot alone."""
+def gpu_of(host: Host, event: Event) -> Gpu | None:
+    """What NVML told of the GPU that an event is of; the log names its slot alone."""
     if event.where.startswith("GPU "):
         with suppress(NotKnown):
             for gpu in host.of(Gpus).gpus:
                 if gpu.address and gpu.address.startswith(event.where.removeprefix("GPU ")):
-                    return gpu.place
-    return event.where
+                    return gpu
+    return None
+
+
+def _place(host: Host, event: Event) -> str:
+    """A GPU with index and serial, where they are known."""
+    gpu = gpu_of(host, event)
+    return event.where if gpu is None else gpu.place

@@ -32,6 +32,7 @@ class NvidiaSmiCheck(HostCheck):
             what = f"{COMMAND} had not ended after {SECONDS_OF_A_PROGRAM:g} s"
             return Judged((Fault("", what, f"{COMMAND}: {why}"),))
         if why.startswith("ended with exit code"):
-            return Judged((Fault("", f"{COMMAND} fails", f"{COMMAND} {why}", severity="error"),))
+            what = f"{COMMAND} fails{why[why.find(':') :] if ':' in why else ''}"
+            return Judged((Fault("", what, f"{COMMAND} {why}", severity="error"),))
         time_s = known(facts, facts.time_s, COMMAND)
         return Judged(healthy=f"{COMMAND} lists {plural(facts.num_gpus or 0, 'GPU')} in {time_s:.1f} s")

@@ -12,24 +12,30 @@ MANY = 100
 
 
 class PcieErrors(KernelLogCheck):
-    """Errors that PCIe devices report (AER): an error where they were not corrected.
+    """Errors that PCIe devices report (AER), slots that lost their card, and accesses that the IOMMU refused.
 
-    Corrected ones are a warning from a hundred a day, a note below. The kernel logs a few of many.
+    What was not corrected is an error, corrected ones are a warning from a hundred a day, a note below: the kernel logs
+    a few of many. A slot whose link went down, and a device that reached for memory that is not its own, are a warning:
+    a disk may have been pulled on purpose, and some firmware does the second while the host starts.
 
-    Source: Linux, ``drivers/pci/pcie/aer.c``.
+    Source: Linux, ``drivers/pci/pcie/aer.c``, ``drivers/pci/hotplug/pciehp_ctrl.c``, ``drivers/iommu``.
     """
 
     number = 114
     question = "Is PCIe free of errors?"
     severity = "error"
-    confirm = "dmesg -T | grep -E 'AER|PCIe Bus Error'; lspci -vvv | grep -E 'UESta|CESta'"
+    confirm = "dmesg -T | grep -E 'AER|PCIe Bus Error|pciehp|DMAR|AMD-Vi'; lspci -vvv | grep -E 'UESta|CESta'"
     fix = "reseat the card; look at riser and cable; update the BIOS; a device that is always the same: replace it"
-    kinds = ("aer", "aer_corrected")
+    kinds = ("aer", "aer_corrected", "slot_link", "iommu")
     absent = "PCIe error"
 
     def fault(self, host: Host, event: Event) -> Fault | None:
         if "device inaccessible" in event.text:
             return told(host, event, "does not answer on PCIe")
+        if event.kind == "slot_link":
+            return replace(told(host, event, "lost the card in its slot"), severity="warning")
+        if event.kind == "iommu":
+            return replace(told(host, event, "was refused an access to memory by the IOMMU"), severity="warning")
         if event.kind == "aer":
             return told(host, event, "reported a PCIe error that was not corrected")
         fault = told(host, event, "reported PCIe errors that were corrected")

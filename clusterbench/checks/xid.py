@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterbench.checks import Fault
-from clusterbench.checks._kernel_log import KernelLogCheck, told
+from clusterbench.checks._kernel_log import KernelLogCheck, gpu_of, told
 from clusterbench.facts import Host
 from clusterbench.tools.kernel_log import Event
 from clusterbench.tools.xid import xid
+
+ROW_REMAPPED = 63
 
 
 class Xid(KernelLogCheck):
@@ -14,7 +16,8 @@ class Xid(KernelLogCheck):
 
     Severity by NVIDIA's Xid catalogue (``tools/xid.py``): an error where the GPU must be reset or looked at, a warning
     where that can wait, a note where it is usually the program's own fault (13, 31, 43, 45 ...) or nothing. Those of a
-    GPU that was reset since are still in the log: see the time.
+    GPU that was reset since are still in the log: see the time. A remapped row (63) is a note where NVML says that no
+    row waits for a reset any more.
     """
 
     number = 18
@@ -29,4 +32,7 @@ class Xid(KernelLogCheck):
         assert event.code is not None
         meaning = xid(event.code, event.text)
         fault = told(host, event, f"reported Xid {event.code} ({meaning.name})")
+        gpu = gpu_of(host, event)
+        if event.code == ROW_REMAPPED and gpu is not None and gpu.remap_pending is False:
+            return replace(fault, what=f"{fault.what}: NVML says that no row waits any more", severity="note")
         return replace(fault, what=f"{fault.what}: {meaning.action}", severity=meaning.severity)

@@ -122,7 +122,8 @@ class Straggler(Diagnosis):
         own_ranks = reading.plan.cluster.ranks_per_node
         comparing = [team for team in judged if team.unit == "rank" and team.has_all_ranks_of_hosts(own_ranks)]
         comparing = [team for team in comparing if team.is_wide or not reading.has_several_hosts]
-        good = {host: said for team in comparing for host, said in team.good_hosts.items()}
+        uneven = {host for team in comparing for host in team.uneven_hosts}
+        good = {host: said for team in comparing for host, said in team.good_hosts.items() if host not in uneven}
         return Answer(
             tuple(named.values()),
             tuple(team.in_order for team in innocent if team.would_show <= WOULD_SHOW),
@@ -399,6 +400,14 @@ class _Team:
         )
         return {host: said for host in dict.fromkeys(hosts) if host and host not in doubtful}
 
+    @cached_property
+    def uneven_hosts(self) -> set[str]:
+        """Hosts with a rank too uneven to be judged, where ranks of others could be: they are good in nothing else."""
+        hosts = {rank.number: host_of(self.cases[0].seen, rank.number) for rank in self.ranks}
+        even = {hosts[rank.number] for rank in self.ranks if rank.would_show <= WOULD_SHOW}
+        uneven = {hosts[rank.number] for rank in self.ranks if not rank.is_slow and rank.would_show > WOULD_SHOW}
+        return uneven if even - uneven else set()
+
     @property
     def in_order(self) -> str:
         return f"{self._compared}: none is slower than its peers ({100 * self.would_show:.0f} % would have shown)"
@@ -426,11 +435,12 @@ class _Team:
             wanted = math.ceil(2 * _FEWEST * count / fewest)
             verb = "is" if count == 1 else "are"
             why = f"{self._of_iterations(count)} {verb} too few to tell a slow {self.unit} from noise"
+            why += self._most_uneven(worst)
             return NotJudged(self._compared, why, f"about {self._of_iterations(wanted)}", self.work[2])
         # The interval shrinks with the root of the number of iterations.
         usual = max(math.log(rank.usual) for rank in self.ranks)
         slower = f"{100 * self.would_show:.0f} % slower" if self.would_show < 9 else "more than ten times slower"
-        why = f"with this noise a {self.unit} would have to be {slower} to be named for sure"
+        why = f"with this noise a {self.unit} would have to be {slower} to be named for sure{self._most_uneven(worst)}"
         by_chance = _BY_CHANCE * self._wanders(worst.number)
         if worst.usual == math.exp(by_chance):
             watched_s = sum(sum(case.seconds[0]) for case in self.cases)
@@ -447,6 +457,14 @@ class _Team:
         wanted = math.ceil(max(1.1, excess) ** 2 * count)
         more = f"about {self._of_iterations(wanted)}" if wanted <= _MOST_WANTED else "a quieter machine"
         return NotJudged(self._compared, why, more, self.work[2])
+
+    def _most_uneven(self, worst: _Rank) -> str:
+        """The end of a sentence where it is one of a few; nothing where all are as uneven."""
+        if not self.uneven_hosts:
+            return ""
+        host = host_of(self.cases[0].seen, worst.number)
+        place = host if self.unit == "node" else f"rank {worst.number} on {host}"
+        return f"; the most uneven is {place}, and others could be judged"
 
 
 def _usual(level: Sequence[float], wanders: float, chance: float) -> float:

@@ -102,13 +102,18 @@ OF_RUNS: dict[int, OfRuns] = {
         "slow_disk", "Is every host's disk as fast as its peers'?", "warning", "file_io, small_files of all hosts"
     ),
     148: OfRuns("drift", "Does every case keep its time while a run goes on?", "warning", _CASE),
+    155: OfRuns(
+        "slow_host_memory",
+        "Are the memory of every host and its copies to GPUs as fast as those of the others?",
+        "warning",
+        "host_copy, cpu_memory of all hosts",
+    ),
 }
 
 IN_LOGS: dict[int, tuple[str, ...]] = {
     1: ("without_gpu_direct",),
     13: ("weak_copy",),
     20: ("page_retirement",),
-    22: ("gpu_slowdown",),
     28: ("slow_rank",),
     31: ("gpu_lost", "missing_copy"),
     32: ("nvlink_inactive", "nvlink_pairs"),
@@ -125,18 +130,11 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     94: ("collective_timeout",),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
+    140: ("dram_ecc",),
 }
 """Names under which ``doctor --log`` finds what a check or a diagnosis of a run asks about; rules have their own."""
 
-_SMI_Q = "what nvidia-smi -q printed, as a file"
 OF_LOGS: dict[int, OfLogs] = {
-    140: OfLogs(
-        ("dram_ecc", "uncorrectable_ecc"),
-        "Has every GPU been free of errors that ECC could not correct since its driver was loaded?",
-        "warning",
-        "what nvidia-smi or nvidia-smi -q printed, as a file",
-    ),
-    141: OfLogs(("gpu_reset_due",), "Does the driver ask for no reset of a GPU?", "error", _SMI_Q),
     142: OfLogs(
         ("gpu_sensor", "gpu_inforom"),
         "Does every GPU answer for all of its values?",
@@ -184,13 +182,6 @@ OF_LOGS: dict[int, OfLogs] = {
         "error",
         "what dcgmi diag or dcgmi health -c printed, as a file",
         "tests/doctor/readers/test_dcgmi_diag.py",
-    ),
-    161: OfLogs(
-        ("ethernet_errors",),
-        "Do packets arrive whole at every Ethernet port, and does its link stay up?",
-        "warning",
-        "what ethtool -S printed, as a file",
-        "tests/doctor/readers/test_ethtool_stats.py",
     ),
     162: OfLogs(
         ("burn_in",),

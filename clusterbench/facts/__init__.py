@@ -145,8 +145,9 @@ class Files:
         except subprocess.TimeoutExpired:
             self._note(command, f"had not ended after {SECONDS_OF_A_PROGRAM:g} s")
         except subprocess.CalledProcessError as error:
-            last = (str(error.stderr or error.stdout or "").strip().splitlines() or [""])[-1]
-            self._note(command, f"ended with exit code {error.returncode}: {last[:_MOST_SAID]}")
+            lines = str(error.stderr or error.stdout or "").splitlines()
+            said = "; ".join(line.strip() for line in lines if line.strip())[:_MOST_SAID]
+            self._note(command, f"ended with exit code {error.returncode}{said and f': {said}'}")
         except OSError as error:
             self._note(command, f"could not be started: {error.strerror}")
         return None

@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict
 
 from clusterbench.facts import Facts, Files
+from clusterbench.tools import ethtool_stats
 
 FOLDER = "/sys/class/net"
 ETHTOOL = "ethtool --version"
@@ -17,6 +18,11 @@ COUNTERS = (
 )
 _PRIORITY = re.compile(r"[rt]x_prio\d_(pause|pause_duration|discards)")
 """What is kept of some thousand counters that ``ethtool -S`` prints: of priorities, those that are not zero."""
+
+
+class _Received(TypedDict):
+    num_received: int | None
+    damaged: Mapping[str, int] | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,9 @@ class Interface:
         none: NVIDIA's own has them (``mlnx_qos`` shows them).
     counters
         Since the driver was loaded (``ethtool -S``); None where they could not be read.
+    num_received, damaged
+        By the same, of any driver: packets that came from the wire, and counters of those that came damaged; None where
+        it has none of them that are known.
     """
 
     name: str
@@ -57,6 +66,8 @@ class Interface:
     pauses: str | None
     ecn: Mapping[str, tuple[int, ...]]
     counters: Mapping[str, int] | None
+    num_received: int | None = None
+    damaged: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +109,16 @@ def _interface(files: Files, name: str, asks: bool) -> Interface:
         pauses=pauses(said["-a"] or ""),
         ecn=_ecn(files, f"{folder}/ecn"),
         counters=None if said["-S"] is None else counters(said["-S"]),
+        **_received(said["-S"] or ""),
     )
+
+
+def _received(printed: str) -> _Received:
+    (told,) = ethtool_stats.parse(printed) or (None,)
+    if told is None:
+        return {"num_received": None, "damaged": None}
+    damaged = {name: told.counters[name] for name in ethtool_stats.DAMAGED if name in told.counters}
+    return {"num_received": told.num_received, "damaged": damaged or None}
 
 
 def _ecn(files: Files, folder: str) -> dict[str, tuple[int, ...]]:

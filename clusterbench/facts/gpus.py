@@ -32,12 +32,27 @@ GENERATION, WIDTH = "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPci
 MOST_GENERATION, MOST_WIDTH = "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"
 GPU_GENERATION = "nvmlDeviceGetGpuMaxPcieLinkGeneration"
 REPLAYS = "nvmlDeviceGetPcieReplayCounter"
+REASONS, REASONS_OLD = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+RECOVERY = "nvmlDeviceGetFieldValues"
+MEMORY = "nvmlDeviceGetMemoryInfo"
+VOLATILE = "nvmlDeviceGetTotalEccErrors"
 """Functions of NVML whose answers are judged: what a check names as its source."""
 
 _NVIDIA, _DISPLAY = "0x10de", ("0x03", "0x12")
 _COMPUTE_MODES = {0: DEFAULT_MODE, 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: COMPLETED}
 _SRAM_LOCATION = 7  # nvml.h, NVML_MEMORY_LOCATION_SRAM
+_SLOWDOWNS = {
+    0x08: "HW Slowdown",
+    0x40: "HW Thermal Slowdown",
+    0x80: "HW Power Brake Slowdown",
+    0x20: "SW Thermal Slowdown",
+}
+"""Bits of nvml.h, nvmlClocksEventReason*, as ``nvidia-smi`` names them: those that hold a GPU back."""
+_RECOVERY_ACTION = 230  # nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older nvidia-ml-py does not name
+NO_ACTION = "None"
+_ACTIONS = {0: NO_ACTION, 1: "GPU Reset", 2: "Node Reboot", 3: "Drain P2P", 4: "Drain and Reset"}
+"""Of nvml.h, nvmlDeviceGpuRecoveryAction_t, as ``nvidia-smi`` names them."""
 _MOST_PROCESSES = 8
 
 
@@ -82,8 +97,16 @@ class Gpu:
     sram_uncorrectable
         Uncorrectable errors in caches and registers in the life of the GPU; ``sram_threshold_exceeded`` is the board's
         own verdict, of drivers since 550.
+    volatile_uncorrectable
+        Errors of memory and caches that ECC could not correct since the driver was loaded.
     remapped_correctable, remapped_uncorrectable
         Rows of memory that were replaced.
+    slowdowns
+        What lowers the clocks now: ``HW Power Brake Slowdown``; idle and a power cap are not among them.
+    recovery_action
+        What the driver asks for: ``GPU Reset``; ``None`` where it asks for nothing.
+    memory_bytes, memory_used_bytes
+        Of its memory; what the driver keeps for itself is not used.
     fabric_state
         ``completed`` where NVLink's fabric took the GPU in; ``fabric_status`` is the error it met.
     """
@@ -113,10 +136,15 @@ class Gpu:
     ecc: bool | None = None
     sram_uncorrectable: int | None = None
     sram_threshold_exceeded: bool | None = None
+    volatile_uncorrectable: int | None = None
     remapped_correctable: int | None = None
     remapped_uncorrectable: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    slowdowns: tuple[str, ...] | None = None
+    recovery_action: str | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
     processes: tuple[Process, ...] | None = None
     fabric_state: str | None = None
     fabric_status: str | None = None
@@ -172,7 +200,7 @@ def _gpu(index: int, handle: Handle, files: Files) -> Gpu:
     read = Reader(handle)
     identity = _identity(read)
     said: dict[str, Any] = {}
-    for part in (_pcie, _modes, _limits, _memory, _fabric):
+    for part in (_pcie, _modes, _limits, _memory, _now, _fabric):
         said |= part(read)
     for function, why in read.refused.items():
         files.unread.setdefault(function, f"{why}, for GPU {index}" if why.startswith("said") else why)
@@ -232,15 +260,41 @@ def _memory(read: Reader) -> dict[str, Any]:
         uncorrectable = read(
             SRAM_OLD, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC, _SRAM_LOCATION
         )
+    volatile = read(VOLATILE, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
     correctable, rows, pending, failed = read(REMAPPED) or (None,) * 4
     return {
         "sram_uncorrectable": uncorrectable,
         "sram_threshold_exceeded": None if status is None else bool(status.bThresholdExceeded),
+        "volatile_uncorrectable": volatile,
         "remapped_correctable": correctable,
         "remapped_uncorrectable": rows,
         "remap_pending": _flag(pending),
         "remap_failed": _flag(failed),
     }
+
+
+def _now(read: Reader) -> dict[str, Any]:
+    """How it stands, rather than how it is made or set."""
+    reasons = read(f"{REASONS}|{REASONS_OLD}")
+    memory = read(MEMORY, pynvml.nvmlMemory_v2)  # the first version counts what the driver keeps for itself as used
+    return {
+        "slowdowns": None if reasons is None else tuple(name for bit, name in _SLOWDOWNS.items() if reasons & bit),
+        "recovery_action": _recovery_action(read),
+        "memory_bytes": None if memory is None else int(memory.total),
+        "memory_used_bytes": None if memory is None else int(memory.used),
+    }
+
+
+def _recovery_action(read: Reader) -> str | None:
+    """Of drivers since 565."""
+    (field,) = read(RECOVERY, [_RECOVERY_ACTION]) or (None,)
+    if field is None:
+        return None
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        read.lacks.append(RECOVERY)
+        return None
+    action = int(field.value.uiVal)
+    return _ACTIONS.get(action, f"number {action}")
 
 
 def _fabric(read: Reader) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Self
 from clusterbench.facts import Facts, Files
 from clusterbench.facts.processor import FOLDER
 
-STAT = "/proc/stat"
+STAT, LOAD = "/proc/stat", "/proc/loadavg"
 _BOUNDS = ("scaling_max_freq", "bios_limit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldCpus(Facts):
-    """What keeps processors from their speed: bounds of their clock, and time that a hypervisor took.
+    """What keeps processors from their speed: bounds of their clock, time that a hypervisor took, and other work.
 
     Attributes
     ----------
@@ -26,6 +26,10 @@ class HeldCpus(Facts):
     busy_s, stolen_s
         Since the start, of all CPUs: time with work to do, the stolen time in it. At 100 ticks a second, as in every
         kernel that is shipped.
+    load
+        How many tasks ran, or waited for a CPU or a disk, in the mean of the last minute.
+    num_running
+        How many ran or waited for a CPU at this moment.
 
     Source: the kernel's Documentation/admin-guide/pm/cpufreq.rst and Documentation/filesystems/proc.rst;
     ``acpi_cpufreq_cpu_init`` in drivers/cpufreq/acpi-cpufreq.c.
@@ -34,11 +38,23 @@ class HeldCpus(Facts):
     clocks: Mapping[str, int]
     busy_s: float | None
     stolen_s: float | None
+    load: float | None = None
+    num_running: int | None = None
 
     @classmethod
     def read(cls, files: Files) -> Self:
-        busy_s, stolen_s = _times(files.text(STAT) or "")
-        return cls(clocks=_clocks(files), busy_s=busy_s, stolen_s=stolen_s, unread=files.unread)
+        stat = files.text(STAT) or ""
+        busy_s, stolen_s = _times(stat)
+        running = re.search(r"^procs_running (\d{1,9})$", stat, re.MULTILINE)
+        load = re.match(r"\d{1,9}\.\d+", files.text(LOAD, optional=True) or "")
+        return cls(
+            clocks=_clocks(files),
+            busy_s=busy_s,
+            stolen_s=stolen_s,
+            load=float(load[0]) if load else None,
+            num_running=int(running[1]) if running else None,
+            unread=files.unread,
+        )
 
 
 def _clocks(files: Files) -> dict[str, int]:

@@ -25,6 +25,29 @@ _KIND = re.compile(r"rx_(?:[umb]cast_(?:packets|frames)|unicast|multicast|broadc
 _COUNTER = re.compile(r"(?:(?P<queue>\[\d+\]|[rt]xq\d+): )?(?P<name>[\w.\-]+): (?P<value>\d+)")
 
 
+DAMAGED = (
+    "rx_crc_errors_phy",
+    "rx_pcs_symbol_err_phy",
+    "rx_crc_errors",
+    "rx_crc_errors.nic",
+    "port.rx_crc_errors",
+    "rx_fcs_errors",
+    "rx_fcs_err_frames",
+    "rx_align_errors",
+    "rx_alignment_symbol_errors",
+    "frames_rx_bad_fcs",
+    "port_rx_bad",
+)
+"""Of the wire: cable, transceiver, fibre. Sums that IP and TCP check are none of them."""
+LINK_DOWN = ("link_down_events_phy", "link_down_events")
+
+MOST_DAMAGED = 1e-7
+"""Of the packets: IEEE 802.3 allows a bit in 1e12, which is 7e-8 of packets of 9,000 bytes."""
+FEWEST_DAMAGED = 10
+MOST_DOWN = 10
+"""Times that a link went down: the limit of rdma-core for ports of InfiniBand."""
+
+
 @dataclass(frozen=True)
 class Interface:
     """``name`` is empty where no command line says it; counters of queues are summed over them."""

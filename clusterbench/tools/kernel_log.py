@@ -4,7 +4,8 @@ Times are of many forms; each line's is kept as it stands, and in seconds where 
 must not matter: only differences are used.
 
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
-``drivers/pci/{pci,pcie/aer}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
+``drivers/pci/{pci,pcie/aer,hotplug/pciehp_ctrl}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
+``drivers/iommu/{intel/dmar,amd/iommu}.c``,
 ``net/sched/sch_generic.c``, ``mm/{oom_kill,memory-failure}.c``,
 ``drivers/{nvme/host,ata,scsi}``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
 ``drivers/firmware/efi/cper.c``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud,
@@ -126,6 +127,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:DPC: containment event|.*device inaccessible)"),
+    ("slot_link", rf"(?P<device>pcieport {_BDF}): pciehp: Slot\([^)]*\): (?:Link Down|Card not present)"),
+    ("iommu", rf"DMAR: \[DMA[^\]]*\] Request device \[(?P<device>{_BDF})\]"),
+    ("iommu", rf"AMD-Vi: Event logged \[IO_PAGE_FAULT device=(?P<device>{_BDF})"),
+    ("iommu", rf"(?P<device>[\w-]+ {_BDF}): AMD-Vi: Event logged \[IO_PAGE_FAULT"),
     ("aer_corrected", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Correct\w+"),
     ("stuck", r"soft lockup - (?P<device>CPU#\d+) stuck for (?P<code>\d+)s"),
     ("stuck", r"hard LOCKUP on (?P<device>cpu \d+)"),
@@ -201,6 +206,9 @@ _WORDS = (
         "amdgpu",
         "beyond end",
         "file-max",
+        "pciehp",
+        "DMAR",
+        "AMD-Vi",
     ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""

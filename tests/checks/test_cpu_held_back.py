@@ -4,7 +4,8 @@ import pytest
 
 from clusterbench.checks.cpu_held_back import CpuHeldBack
 from tests.facts.healthy import cgroup, held_cpus, processor, virtualization
-from tests.facts.machine import Machine
+from tests.facts.healthy.kernel_log import STAT
+from tests.facts.machine import Machine, healthy
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 GROUP = "/sys/fs/cgroup/job"
@@ -125,3 +126,31 @@ def test_clocks_of_a_virtual_machine_are_its_hosts(tmp_path):
     said = CpuHeldBack().judge(machine.host(tmp_path))
     assert said.unknown == ()
     assert said.healthy.startswith("clocks are its host's, which are not seen here; no quota; 0.0% of their work was")
+
+
+def busy(load, running):
+    machine = healthy()
+    machine.files |= {"/proc/loadavg": f"{load} 40.00 20.00 {running}/2811 9\n"}
+    machine.files["/proc/stat"] = f"{STAT}procs_running {running}\n"
+    return machine
+
+
+def test_another_job_on_the_processors_is_found(tmp_path):
+    """96 of 224 CPUs compute for a job that its scheduler forgot."""
+    (fault,) = CpuHeldBack().judge(busy("96.40", 101).host(tmp_path)).faults
+    assert fault.what == "96 tasks ran in the mean of the last minute, before this one, on 224 CPUs"
+    assert fault.evidence == "/proc/loadavg: 96.4; /proc/stat: procs_running 101"
+
+
+@pytest.mark.parametrize(
+    ("load", "running"),
+    [("50.00", 50), ("96.40", 4), ("2.00", 101)],  # little; has just ended, or tasks that wait for a disk; one moment
+)
+def test_work_that_is_little_or_has_ended_is_none(tmp_path, load, running):
+    assert CpuHeldBack().judge(busy(load, running).host(tmp_path)).faults == ()
+
+
+def test_a_host_that_does_not_train_may_be_busy(tmp_path):
+    machine = busy("200.00", 220).without("/sys/class/infiniband", "gpus")
+    machine.environment |= {"gpus": [], "pcie": []}
+    assert CpuHeldBack().judge(machine.host(tmp_path)).faults == ()

@@ -18,10 +18,17 @@ def test_one_that_hangs_is_found(tmp_path):
 
 
 def test_what_it_says_when_it_fails_is_an_error(tmp_path):
-    said = "Failed to initialize NVML: Driver/library version mismatch"
-    (fault,) = NvidiaSmiCheck().judge(training(read(tmp_path, failed(COMMAND, said, 18)))).faults
-    assert (fault.what, fault.severity) == ("nvidia-smi -L fails", "error")
+    """All of it: the first line says why, and the last one only of which version the library is."""
+    printed = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54\n"
+    (fault,) = NvidiaSmiCheck().judge(training(read(tmp_path, failed(COMMAND, printed, 18)))).faults
+    said = "Failed to initialize NVML: Driver/library version mismatch; NVML library version: 550.54"
+    assert (fault.what, fault.severity) == (f"nvidia-smi -L fails: {said}", "error")
     assert fault.evidence == f"nvidia-smi -L ended with exit code 18: {said}"
+
+
+def test_one_that_fails_without_a_word_is_found(tmp_path):
+    (fault,) = NvidiaSmiCheck().judge(training(read(tmp_path, failed(COMMAND, "", 9)))).faults
+    assert (fault.what, fault.evidence) == ("nvidia-smi -L fails", "nvidia-smi -L ended with exit code 9")
 
 
 def test_one_that_answers_is_in_order(tmp_path):

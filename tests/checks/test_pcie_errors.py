@@ -28,3 +28,25 @@ def test_corrected_errors_are_a_warning_from_a_hundred_a_day(tmp_path, count, se
     machine = logging(*["pcieport 0000:15:01.0: PCIe Bus Error: severity=Correctable, type=Physical Layer"] * count)
     (fault,) = PcieErrors().judge(machine.host(tmp_path)).faults
     assert fault.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "what"),
+    [
+        ("pcieport 0000:15:01.0: pciehp: Slot(4): Link Down", "pcieport 0000:15:01.0", "lost the card in its slot"),
+        (
+            "nvidia 0000:5c:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0017 address=0xffc0 flags=0x0020]",
+            "nvidia 0000:5c:00.0",
+            "was refused an access to memory by the IOMMU",
+        ),
+        (
+            "DMAR: [DMA Read NO_PASID] Request device [5c:00.0] fault addr 0xffc0 [fault reason 0x06] PTE Read access",
+            "5c:00.0",
+            "was refused an access to memory by the IOMMU",
+        ),
+    ],
+)
+def test_a_slot_that_lost_its_card_and_an_access_that_was_refused_are_a_warning(tmp_path, line, where, what):
+    (fault,) = PcieErrors().judge(logging(line).host(tmp_path)).faults
+    assert (fault.where, fault.severity) == (where, "warning")
+    assert fault.what == f"{what}, once, 2026-03-02 14:01:39 UTC"

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterbench.checks.xid import Xid
+from tests.facts.healthy import gpus
 from tests.facts.healthy.described import gpu_address
 from tests.facts.healthy.kernel_log import logging, unreadable
 from tests.facts.machine import healthy
@@ -48,6 +51,25 @@ def test_a_gpu_that_nvml_knows_is_named_with_index_and_serial(tmp_path):
     assert fault.where == "GPU 3 (0000:4b:01.0, serial 1650000000003)"
     (fault,) = Xid().judge(logging(line).without("gpus").host(tmp_path / "unknown")).faults
     assert fault.where == "GPU 0000:4b:01"
+
+
+def test_a_row_that_was_replaced_since_is_a_note(tmp_path):
+    """The line stays in the log until the next boot, and the GPU was reset long ago."""
+    line = f"NVRM: Xid (PCI:{gpu_address(3).removesuffix('.0')}): 63, Row Remapper: New row marked for remapping"
+
+    def fault(name, **changed):
+        machine = logging(line)
+        every = list(gpus.facts().gpus)
+        every[3] = replace(every[3], **changed)
+        (said,) = Xid().judge(machine.give(gpus.facts(gpus=tuple(every))).host(tmp_path / name)).faults
+        return said
+
+    replaced = fault("replaced", remap_pending=False, remapped_uncorrectable=1)
+    assert (replaced.severity, replaced.what.rpartition(": ")[2]) == ("note", "NVML says that no row waits any more")
+    for name, changed in (("waits", {"remap_pending": True}), ("unknown", {"remap_pending": None})):
+        assert fault(name, **changed).severity == "warning"
+        assert fault(name + "again", **changed).what.endswith("so that the spare row is used")
+    assert Xid().judge(logging(line).without("gpus").host(tmp_path / "alone")).faults[0].severity == "warning"
 
 
 def test_a_reboot_that_is_asked_for_is_not_hidden_behind_an_earlier_recovery(tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from clusterbench.facts.gpus import CLOCK, FABRIC, FABRIC_OLD, BusGpu, Gpu, Gpus
+from clusterbench.facts.gpus import CLOCK, FABRIC, FABRIC_OLD, MEMORY, RECOVERY, VOLATILE, BusGpu, Gpu, Gpus
 from clusterbench.facts.nvlinks import GpuLinks, Nvlinks
 from clusterbench.tools import nvidia_nvlink, nvidia_smi_q
 from tests.facts.healthy.infiniband import COUNTERS, HW_COUNTERS
@@ -27,6 +27,7 @@ BUS = "/sys/bus/pci/devices"
 RDMA = "/sys/class/infiniband"
 _CLASSES = {"3D controller": "0x030200", "Bridge": "0x068000", "Infiniband controller": "0x020700"}
 _VENDORS = {"NVIDIA": "0x10de", "Mellanox": "0x15b3"}
+_NOT_PRINTED = (CLOCK, FABRIC, FABRIC_OLD, MEMORY, RECOVERY, VOLATILE)
 _VIRTUAL_CONNECTX6 = "0x101c"  # lspci prints the name in place of the number
 
 
@@ -212,7 +213,7 @@ def _add_gpus(made: Machine, texts: Texts, on_bus: list[str]) -> None:
     gpus = []
     for index, gpu in enumerate(query.gpus):
         said = {name: getattr(gpu, name) for name in same if not name.startswith("fabric_")}
-        gpus.append(Gpu(index, lacks=(CLOCK, FABRIC, FABRIC_OLD), processes=(), **said))
+        gpus.append(Gpu(index, lacks=_NOT_PRINTED, processes=(), **said))
     shown = tuple(BusGpu(address, "nvidia", True) for address in on_bus)
     made.give(Gpus(gpus=tuple(gpus), driver_version=query.driver_version, on_bus=shown))
     links = [

@@ -7,6 +7,7 @@
  *
  * Compiled with -DNO_COUNTERS the driver has neither error counters nor throughput.
  */
+#define OWN_FIELDS
 #include "fake_nvml.c"
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
@@ -42,14 +43,6 @@ int nvmlDeviceGetNvLinkErrorCounter(Gpu *gpu, unsigned link, int counter, unsign
     *count = grows ? replays : 0;
     return counter == 2 ? NOT_SUPPORTED : SUCCESS;
 }
-
-typedef struct {
-    unsigned field, scope;
-    long long timestamp, latency;
-    unsigned type;
-    int answer;
-    unsigned long long value;
-} Field;
 
 int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
     for (int i = 0; i < count; i++) {

@@ -7,10 +7,11 @@
  * FAKE_NVML_LOST_AFTER=2   ... once its clocks were asked for so many times (0)
  * FAKE_NVML_POWER=3        what reading power answers (0; 3 is "not supported", 4 "no permission")
  * FAKE_NVML_SICK=2         this GPU is x8 at generation 4, has replays, row and SRAM errors, lowered limits, MIG, a
- *                          compute process, an older VBIOS, and is not in the fabric (none)
+ *                          compute process, an older VBIOS, is not in the fabric, and asks for a reset (none)
  * FAKE_NVML_PLAIN=1        boards have no ECC, no row remapping, no MIG and no fabric (0)
  *
- * Compiled with -DOLD_DRIVER it lacks what drivers before 535 lack, and the energy counter, SRAM status and fabric.
+ * Compiled with -DOLD_DRIVER it lacks what drivers before 535 lack, and the energy counter, SRAM status and fabric;
+ * with -DOWN_FIELDS values of fields, which who includes it has.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,9 +165,17 @@ int nvmlSystemGetProcessName(unsigned pid, char *text, unsigned size) {
 }
 
 int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int uncorrected, int counter, unsigned long long *count) {
-    *count = uncorrected && gpu->index == 1 ? gpu->clocks_read : 0;
-    return counter ? INVALID_ARGUMENT : state(gpu);
+    *count = uncorrected ? (gpu->index == 1 ? gpu->clocks_read : 0) + 3 * sick(gpu) : 0;
+    return counter ? INVALID_ARGUMENT : has_ecc(gpu);
 }
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    int answer;
+    unsigned long long value;
+} Field;
 
 #ifndef OLD_DRIVER
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *reasons) {
@@ -189,6 +198,19 @@ int nvmlDeviceGetSramEccErrorStatus(Gpu *gpu, Sram *sram) {
     sram->parity = sick(gpu), sram->secded = 4 * sick(gpu), sram->exceeded = sick(gpu);
     return has_ecc(gpu);
 }
+
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *memory) {
+    memory->total = 85899345920ULL, memory->reserved = 633339904ULL, memory->used = 1ULL << (sick(gpu) ? 32 : 20);
+    return state(gpu);
+}
+
+#ifndef OWN_FIELDS
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
+    fields->answer = count == 1 && fields->field == 230 ? has_ecc(gpu) : INVALID_ARGUMENT, fields->value = sick(gpu);
+    return state(gpu);
+}
+#endif
 
 typedef struct {
     unsigned version;

@@ -15,6 +15,7 @@ def test_an_interface_has_its_speed_its_driver_and_its_answers(tmp_path):
     assert interface.counters["tx_prio3_pause"] == 9
     assert interface.counters["rx_discards_phy"] == 0
     assert interface.counters.keys().isdisjoint({"rx_packets", "rx_cache_reuse", "rx_prio3_pause"})
+    assert (interface.num_received, interface.damaged) == (315_487_941, {"rx_crc_errors_phy": 0})
 
 
 def test_without_ethtool_one_reason_is_noted_and_the_files_are_read(tmp_path):

@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 from clusterbench.facts import Files
-from clusterbench.facts.gpus import BUS, FABRIC, FABRIC_OLD, MIG, NVML, REMAPPED, SRAM, BusGpu, Gpus
+from clusterbench.facts.gpus import (
+    BUS,
+    FABRIC,
+    FABRIC_OLD,
+    MEMORY,
+    MIG,
+    NVML,
+    RECOVERY,
+    REMAPPED,
+    SRAM,
+    VOLATILE,
+    BusGpu,
+    Gpus,
+)
 from clusterbench.run_folder.records import record_of
 from tests.facts.machine import Machine, planted
 
@@ -75,6 +88,8 @@ def test_a_healthy_gpu_says_everything_in_base_units(driver):
     assert (gpu.sram_uncorrectable, gpu.sram_threshold_exceeded) == (0, False)
     assert (gpu.remapped_uncorrectable, gpu.remap_pending, gpu.remap_failed) == (0, False, False)
     assert (gpu.fabric_state, gpu.fabric_status, gpu.lacks, gpu.error) == ("completed", "success", (), None)
+    assert (gpu.slowdowns, gpu.recovery_action, gpu.volatile_uncorrectable) == ((), "None", 0)
+    assert (gpu.memory_bytes, gpu.memory_used_bytes) == (80 * 2**30, 2**20)
 
 
 @needs_compiler
@@ -86,17 +101,28 @@ def test_a_sick_gpu_says_so_and_its_process_has_no_arguments(driver):
     assert (gpu.persistence, gpu.mig, gpu.power_limit_w, gpu.compute_mode) == (False, True, 500.0, "exclusive process")
     assert (gpu.fabric_state, gpu.fabric_status) == ("in progress", "Unknown Error")
     assert [(each.pid, each.name, each.memory_bytes) for each in gpu.processes] == [(4711, "train", 2**30)]
+    assert (gpu.recovery_action, gpu.volatile_uncorrectable, gpu.memory_used_bytes) == ("GPU Reset", 3, 4 * 2**30)
+
+
+@needs_compiler
+def test_what_lowers_the_clocks_now_is_named_as_nvidia_smi_does(driver):
+    def slowdowns(reasons):
+        return read(driver["new"], FAKE_NVML_REASONS=reasons).gpus[0].slowdowns
+
+    assert slowdowns("0x88") == ("HW Slowdown", "HW Power Brake Slowdown")
+    assert slowdowns("0x60") == ("HW Thermal Slowdown", "SW Thermal Slowdown")
+    assert slowdowns("0x07") == ()
 
 
 @needs_compiler
 def test_what_a_board_does_not_have_is_told_from_what_a_driver_does_not_say(driver):
     plain = read(driver["new"], FAKE_NVML_PLAIN="1")
-    assert {REMAPPED, SRAM, MIG, FABRIC} <= {*plain.gpus[0].lacks}
+    assert {REMAPPED, SRAM, MIG, FABRIC, RECOVERY, VOLATILE} <= {*plain.gpus[0].lacks}
     assert REMAPPED not in plain.unread
     old = read(driver["old"], FAKE_NVML_SICK="0")
     assert (old.gpus[0].sram_uncorrectable, old.gpus[0].sram_threshold_exceeded) == (5, None)
     assert old.gpus[0].fabric_state is None
-    assert old.unread[FABRIC] == old.unread[FABRIC_OLD] == "is not in this driver"
+    assert old.unread[FABRIC] == old.unread[FABRIC_OLD] == old.unread[MEMORY] == "is not in this driver"
     assert old.gpus[0].lacks == ()
 
 

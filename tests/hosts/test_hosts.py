@@ -160,6 +160,21 @@ def test_noise_that_would_hide_a_slow_rank_lets_no_host_be_good() -> None:
 # Findings about the machine
 
 
+def test_a_host_whose_rank_alone_is_too_uneven_to_be_judged_is_not_good_for_what_else_it_does_well() -> None:
+    """Its GPU loses its clock for the last third of matmul: no straggler by the interval, and it was called good."""
+    launch = case("k", id="kernel_launch/4n4/k", benchmark="kernel_launch", num_nodes=4)
+    ended, seen = matmul()
+    seconds = [list(of_rank) for of_rank in seen.seconds]
+    seconds[2][27:] = [1.6 * second for second in seconds[2][27:]]
+    found = judged((ended, replace(seen, seconds=seconds)), matmul(of=launch), cases=(MATMUL, launch))
+    assert words(found) == ALL_GOOD | {"n2": "not judged"}
+    (takes,) = found["n2"].takes
+    assert takes == (
+        "4 ranks in matmul (40 iterations are too few to tell a slow rank from noise; the most uneven is rank 2 on n2, "
+        "and others could be judged; it takes about 179 iterations)"
+    )
+
+
 def test_a_straggler_is_bad_with_its_numbers_and_the_others_are_good() -> None:
     found = judged(matmul({2: 1.5}))
     assert words(found) == {**ALL_GOOD, "n2": "bad"}

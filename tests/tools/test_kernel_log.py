@@ -76,6 +76,17 @@ SAID = {
     "nvidia 0000:81:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer": "aer",
     "pcieport 0000:00:01.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer": "aer_corrected",
     # drivers/pci/pcie/dpc.c, drivers/pci/pci.c
+    "pcieport 0000:15:01.0: pciehp: Slot(4): Link Down": "slot_link",
+    "pcieport 0000:15:01.0: pciehp: Slot(4-1): Card not present": "slot_link",
+    # intel/dmar.c of 5.4 and of 6.8; amd/iommu.c of a device without a driver and of one with it
+    "DMAR: [DMA Write] Request device [5c:00.0] fault addr ffc00000 [fault reason 05] PTE Write access is not set": (
+        "iommu"
+    ),
+    "DMAR: [DMA Read NO_PASID] Request device [5c:00.0] fault addr 0xffc00000 [fault reason 0x06] PTE Read access": (
+        "iommu"
+    ),
+    "AMD-Vi: Event logged [IO_PAGE_FAULT device=0000:5c:00.0 domain=0x0017 address=0xffc0 flags=0x0020]": "iommu",
+    "nvidia 0000:5c:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0017 address=0xffc0 flags=0x0020]": "iommu",
     "pcieport 0000:97:01.0: DPC: containment event, status:0x1f01 source:0x0000": "aer",
     "nvidia 0000:9b:00.0: Unable to change power state from D3cold to D0, device inaccessible": "aer",
     "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]": "stuck",
@@ -175,6 +186,10 @@ LOOKS_LIKE = [
     "traps: python3[25] general protection fault ip:7f3 sp:7ff error:0 in libc.so.6[7f+1]",
     "mlx5_cmd_out_err:838:(pid 14): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource(0x5)",
     "pcieport 0000:15:01.0: AER: enabled with IRQ 34",
+    "pcieport 0000:15:01.0: pciehp: Slot #4 AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug+ Surprise+ Interlock-",
+    "pcieport 0000:15:01.0: pciehp: Slot(4): Link Up",
+    "DMAR: DRHD base: 0x000000fed90000 flags: 0x0",
+    "AMD-Vi: Interrupt remapping enabled",
     "pcieport 0000:15:01.0: AER: Corrected error received: 0000:16:00.0",
     "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged",
     "mlx5_core 0000:03:00.0: wait_fw_init:199:(pid 7): Waiting for FW initialization, timeout abort in 100s (0x1)",

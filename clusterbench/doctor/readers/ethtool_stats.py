@@ -9,25 +9,10 @@ from clusterbench.checks._retransmission import share_lost
 from clusterbench.doctor import Found, Healthy, NotJudged
 from clusterbench.doctor.said import HostText, Said
 from clusterbench.tools import ethtool_stats
-from clusterbench.tools.ethtool_stats import Interface
+from clusterbench.tools.ethtool_stats import DAMAGED, FEWEST_DAMAGED, LINK_DOWN, MOST_DAMAGED, MOST_DOWN, Interface
 from clusterbench.types import Severity
 
 _NAME = "ethernet_errors"
-_DAMAGED = (
-    "rx_crc_errors_phy",
-    "rx_pcs_symbol_err_phy",
-    "rx_crc_errors",
-    "rx_crc_errors.nic",
-    "port.rx_crc_errors",
-    "rx_fcs_errors",
-    "rx_fcs_err_frames",
-    "rx_align_errors",
-    "rx_alignment_symbol_errors",
-    "frames_rx_bad_fcs",
-    "port_rx_bad",
-)
-"""Of the wire: cable, transceiver, fibre. Sums that IP and TCP check are none of them."""
-_LOST = ("link_down_events_phy", "link_down_events")
 _NO_BUFFER = ("rx_discards_phy", "rx_missed_errors", "rx_missed_errors.nic", "rx_discards", "rx_stat_discard")
 _OF_KERNEL = "rx_out_of_buffer"
 """Of queues of the kernel's network alone, whose packets ``rx_packets`` counts: RDMA has its own buffers."""
@@ -35,11 +20,6 @@ _MODULE = ("module_bus_stuck", "module_high_temp", "module_bad_shorted")
 _STORM = "tx_pause_storm_error_events"
 _ALLOWANCE = "_allowance_exceeded"
 
-MOST_DAMAGED = 1e-7
-"""Of the packets: IEEE 802.3 allows a bit in 1e12, which is 7e-8 of packets of 9,000 bytes."""
-FEWEST_DAMAGED = 10
-MOST_LOST = 10
-"""Times that a link went down: the limit of rdma-core for ports of InfiniBand."""
 MOST_WITHOUT_BUFFER, SOME_WITHOUT_BUFFER = 0.01, 1e-4
 """Shares of the packets; of RoCE, where each costs what is in flight, a share of its bandwidth."""
 
@@ -69,7 +49,7 @@ class EthtoolStatistics(HostText):
                 if _stopped(interface, told) is None
                 for why in [f"{told.counter} counts {told.count:,} pauses, and nothing says of how many packets"]
             ]
-            known = [counter for counter in _DAMAGED if counter in interface.counters]
+            known = [counter for counter in DAMAGED if counter in interface.counters]
             place = interface.name or "the interface"
             if not known:
                 why = f"no counter of damaged packets of {place} is known: another driver, or the text is cut"
@@ -98,15 +78,15 @@ def _found(interface: Interface, name: str) -> Iterator[Found]:
         return Found(_NAME, severity, (name,), interface.name, what, evidence, _CONFIRM.format(device, device), fix)
 
     counted = {counter: count for counter, count in interface.counters.items() if count}
-    for counter in filter(counted.__contains__, _DAMAGED):
+    for counter in filter(counted.__contains__, DAMAGED):
         count = counted[counter]
         many = count > FEWEST_DAMAGED and count > MOST_DAMAGED * received > 0
         share = f", {count / received:.1e} of those that it received" if received else ""
         yield make("warning" if many else "note", f"{count:,} damaged packets ({counter}){share}", counter, _CABLE)
-    for counter in filter(counted.__contains__, _LOST):
+    for counter in filter(counted.__contains__, LINK_DOWN):
         if (count := counted[counter]) > 1:  # the first is how it came up
             what = f"its link went down {count:,} times"
-            yield make("warning" if count > MOST_LOST else "note", what, counter, _CABLE)
+            yield make("warning" if count > MOST_DOWN else "note", what, counter, _CABLE)
     for counter in filter(counted.__contains__, (*_NO_BUFFER, _OF_KERNEL)):
         count = counted[counter]
         among = interface.counters.get("rx_packets", received) if counter == _OF_KERNEL else received
