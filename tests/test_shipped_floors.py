@@ -46,7 +46,10 @@ OTHERS_SHARE = 0.45
 """Of the best one's speed: that of all others that train the same. It is below every floor."""
 UNKNOWN = "NVIDIA L41S"
 
-TRAINING = {"cp_scale", "ep_scale", "input_pipeline", "layouts_5d", "memory_savings", "rank_order", "sp_scale"}
+TRAINING = {
+    *("compression", "cp_scale", "ep_scale", "input_pipeline", "layouts_5d", "memory_savings", "rank_order"),
+    "sp_scale",
+}
 ONE_GPU = {"one_gpu", "one_gpu_ceilings", "one_gpu_fake", "one_gpu_memory", "one_gpu_ranks", "one_gpu_smoke"}
 WITHOUT = TRAINING | ONE_GPU | {"calibrate", "embedding", "faults", "mpi", "nccl_tuning", "storage"}
 

@@ -61,6 +61,11 @@ class Trained:
         keys = ((), *((name,) for name in TOTAL_MEMORY))  # an imported figure has no category
         return next((size for key in keys if (size := self.value("peak_memory", *key)) is not None), None)
 
+    def sent_bytes(self) -> float | None:
+        """Bytes times bus factor of a rank in a step, along all axes; None where those of one are not known."""
+        sizes = self.values("traffic_bytes", self.details("traffic_bytes"))
+        return sum(size for size in sizes if size is not None) if sizes and None not in sizes else None
+
 
 def trained(rows: Iterable[Row]) -> list[Trained]:
     """Training cases with all their figures; those without a figure too, and refusals."""

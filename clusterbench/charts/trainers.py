@@ -102,15 +102,9 @@ def _bars(group: Sequence[Trained], under: str) -> list[Panel]:
         for title, what, values, unit in (
             ("Throughput per rank", "throughput", [case.value("tokens_per_s_per_rank") for case in group], "tokens/s"),
             ("Peak memory, fullest rank", "peak memory", [case.whole_memory() for case in group], "B"),
-            ("Traffic of a rank in a step", "traffic", [_sent(case) for case in group], "B"),
+            ("Traffic of a rank in a step", "traffic", [case.sent_bytes() for case in group], "B"),
         )
     ]
-
-
-def _sent(case: Trained) -> float | None:
-    """Bytes times bus factor of a rank in a step, along all axes."""
-    sizes = case.values("traffic_bytes", case.details("traffic_bytes"))
-    return sum(size for size in sizes if size is not None) if sizes and None not in sizes else None
 
 
 def _amounts(found: Sequence[Faster]) -> str:
@@ -118,7 +112,7 @@ def _amounts(found: Sequence[Faster]) -> str:
     first, *others = sorted({_trainer(case) for each in found for case in (each.case, each.second)})
     if len(others) != 1:
         return ""
-    held, sent = (_times(found, first, size) for size in (Trained.whole_memory, _sent))
+    held, sent = (_times(found, first, size) for size in (Trained.whole_memory, Trained.sent_bytes))
     holds = f"at its peak {first} holds {held} times what {others[0]} holds" if held else ""
     sends = f"{first} sends {sent} times what {others[0]} sends" if sent else ""
     return ", and ".join(filter(None, (holds, sends)))

@@ -34,6 +34,7 @@ OWN_CHART = {
     "pp_vs_zero3": "batch_scaling",
     "engines": "trainers",
     "input_pipeline": "input_pipeline",
+    "compression": "compression",
 }
 ON_GPUS = {
     "tp_scale": 2,
@@ -43,6 +44,7 @@ ON_GPUS = {
     "ep_scale": 2,
     "zero_stages": 3,
     "recompute": 4,
+    "compression": 2,
     "memory_savings": 4,
     "pp_vs_zero3": 4,
 }

@@ -14,6 +14,7 @@ from tests.test_suites import SUITES
 RECORDED = {
     "acceptance": ((56, "cdbdf55b041ba5ae"), (176, "e779b0e0bc103fde")),
     "calibrate": ((31, "2ce1f2108c209f21"), (82, "7dedf9381ed2cf6f")),
+    "compression": ((13, "18e5ce76ead593c0"), (40, "886e546d0f7b8eae")),
     "compute": ((15, "a70a90e17facf8c4"), (353, "e6b53a2030b3c781")),
     "cp_scale": ((9, "86fc6b14c2cdcecc"), (52, "a0abce5de5b9b046")),
     "embedding": ((18, "f14edfb0cf12a899"), (46, "d6561b1d50a6d5a0")),
@@ -48,10 +49,10 @@ RECORDED = {
 }
 """Of each suite, on CPU ranks and on nodes of 8 H100: how many cases, and a digest of their names and hashes.
 
-Those of commit f044351; of one_gpu*, calibrate, acceptance, links, rank_order, nccl_tuning, engines, input_pipeline and
-embedding as they came later. A suite that is changed on purpose gets new ones; a change of the code alone must not. It
-may make a case of what was refused: top_configs got pp8 of the 28 layers of llama-3b, when layers no longer had to come
-out even.
+Those of commit f044351; of one_gpu*, calibrate, acceptance, links, rank_order, nccl_tuning, engines, input_pipeline,
+embedding and compression as they came later. A suite that is changed on purpose gets new ones; a change of the code
+alone must not. It may make a case of what was refused: top_configs got pp8 of the 28 layers of llama-3b, when layers no
+longer had to come out even.
 """
 
 ON_ONE_NODE = ("faults", "top_configs")  # many cases
