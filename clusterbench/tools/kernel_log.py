@@ -123,6 +123,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("nic_failed", rf"mlx5_core: probe of (?P<mlx5>{_BDF}) failed with error"),
     ("nic_queue", r"NETDEV WATCHDOG: (?P<device>\S+) \(.*transmit queue \d+ timed out"),
     ("nic_queue", r"(?P<device>\S+): (?:NETDEV WATCHDOG: .*transmit queue \d+ timed out|TX timeout detected)"),
+    ("nic_queue", r"(?P<device>[\w.-]+): transmit timeout: latency \d+ msecs"),
     ("pcie_limited", rf"(?P<device>[\w-]+ {_BDF}): [\d.]+ Gb/s available PCIe bandwidth, limited by "),
     ("aer", rf"(?P<device>[\w-]+ {_BDF}): (?:AER: )?PCIe Bus Error: severity=Uncorrect\w+"),
     ("aer", rf"AER: (?:Multiple )?Uncorrect\w+ .*error (?:message )?received(?: from|:) (?P<device>{_BDF})"),
@@ -209,6 +210,7 @@ _WORDS = (
         "pciehp",
         "DMAR",
         "AMD-Vi",
+        "transmit timeout",
     ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""

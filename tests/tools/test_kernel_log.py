@@ -67,6 +67,7 @@ SAID = {
     "NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 5 timed out": "nic_queue",
     "mlx5_core 0000:1a:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 15000 ms": "nic_queue",
     "mlx5_core 0000:1a:00.0 ens1f0np0: TX timeout detected": "nic_queue",
+    "ib0: transmit timeout: latency 5000 msecs": "nic_queue",  # drivers/infiniband/ulp/ipoib/ipoib_main.c
     "mlx5_core 0000:18:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link": "pcie_limited",
     "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
     "pcieport 0000:15:01.0: AER: Multiple Uncorrected (Fatal) error received: 0000:18:00.0": "aer",
