@@ -128,6 +128,11 @@ EXPERTS: Pass[ExpertLoad] = Pass("experts", ExpertLoad)
 ON_ONE_RANK: Pass[Mapping[str, float]] = Pass("on_one_rank", Mapping[str, float])
 """What the job shows on one rank, by the names of evidence, with the ``seconds`` it took; empty on all ranks but 0."""
 
+LATE_STEP: Pass[Mapping[str, float]] = Pass("late_step", Mapping[str, float])
+"""How far a step behind the timed ones is from one rank that is given its weights, by the names of
+:func:`~clusterbench.measured.agreement.limits_from_same_weights`, and ``seconds``; empty where it cannot be told.
+"""
+
 
 TOKEN_WAIT, TOKEN_READ = "token_wait", "token_read"
 """Among the samples of a step whose tokens are read while it is timed: seconds, call by call."""
