@@ -400,7 +400,7 @@ class TrainStep(SustainedBenchmark):
     def prepare(cls, rig: Rig, point: Point) -> Step:
         from clusterbench.engine.own_work import OwnWork
         from clusterbench.proof.fed_step import FedStep
-        from clusterbench.proof.late_step import check_late_step
+        from clusterbench.proof.late_step import late_step
         from clusterbench.proof.own_size import on_one_rank
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
@@ -425,7 +425,7 @@ class TrainStep(SustainedBenchmark):
         if rig.asks_one_rank:
             passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig, is_fed(point)))
         if _has_late_step(point, job, active, rig.world_size):
-            passes |= LATE_STEP.taken(lambda: check_late_step(step, shared_by, rig, point, run.spent_s))
+            passes |= LATE_STEP.taken(lambda: late_step(step, shared_by, rig, run.spent_s))
         made = Step(
             run=run,
             check=check,

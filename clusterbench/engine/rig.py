@@ -161,8 +161,8 @@ class Rig:
         """The text of rank ``root``, on every rank; a collective."""
         word = torch.zeros(_LONGEST_WORD, dtype=torch.uint8, device=self.device)
         if self.rank == root:
-            data = torch.tensor([*text.encode()], dtype=torch.uint8)  # of no text there is no buffer
-            word[: len(data)] = data
+            data = text.encode()
+            word[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self.comm.broadcast(word, root)
         return bytes(word.tolist()).rstrip(b"\0").decode()
 

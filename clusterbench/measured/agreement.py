@@ -18,8 +18,11 @@ from typing import Any, ClassVar
 from clusterbench.formulas.statistics import median
 from clusterbench.job.experts import even_tokens
 from clusterbench.job.passes import (
+    DUE,
     FIRST,
+    GRADIENT_OF,
     LAST,
+    LATE_STEP,
     ON_ONE_RANK,
     PROJECTIONS,
     between,
@@ -220,6 +223,12 @@ def agreements(histories: Sequence[History], options: Mapping[str, Option]) -> d
                 metrics[hash].append(metric)
                 if why:
                     wrong.setdefault(hash, why)
+    for history in histories:
+        hash = history.case.hash
+        for metric, why in _late(history, options):
+            metrics[hash].append(metric)
+            if why:
+                wrong.setdefault(hash, why)
     return {hash: Agreement(tuple(of_case), wrong.get(hash, "")) for hash, of_case in metrics.items()}
 
 
@@ -532,11 +541,36 @@ were as far off as in the first step.
 """
 
 
-def limits_from_same_weights(point: Mapping[str, Any]) -> dict[str, float]:
-    """How far a step may be from one rank that is given its weights, by name of the first step's statistic."""
-    rounding = _sent_in(tuple(sorted(point.items()))).rounding
-    of_first = {each.name: each for each in STATISTICS if each.name in _FROM_SAME_WEIGHTS}
-    return {name: times * limit_of(point, of_first[name], rounding) for name, times in _FROM_SAME_WEIGHTS.items()}
+def _late(history: History, options: Mapping[str, Option]) -> Iterator[tuple[Metric, str]]:
+    """How far the step behind the timed ones is from one rank that was given its weights, and what is wrong with it."""
+    point: Mapping[str, Any] = history.case.point
+    rounding = _sent(point, options).rounding
+    for seen in (of_rank for each in history.observations for of_rank in LATE_STEP.of(each)[:1] if of_rank):
+        updates = plural(int(seen["num_updates"]), "update")
+        for statistic, (what, off) in zip(_OF_FIRST, _differences(seen), strict=False):
+            limit = _FROM_SAME_WEIGHTS[statistic.name] * limit_of(point, statistic, rounding)
+            basis = f"at most; one rank with the same weights, after {updates}"
+            why = (
+                f"{what} on one rank from the same weights, after {updates}: {off:.2g} apart, where {limit:.2g} is "
+                f"allowed in {point['dtype']}. A layout changes where a step is computed and not what."
+            )
+            name = statistic.name.replace(FIRST, "late")
+            figure = Metric("agreement", "1", off, expected=limit, basis=basis, detail={"source": name})
+            yield figure, "" if off <= limit else why
+
+
+def _differences(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Of loss, norm and gradients in words what is held against one rank, and how far it is from that."""
+    for name, words in (("loss", "the loss"), ("norm", "the gradient norm")):
+        number, due = seen[name], seen[f"{name}{DUE}"]
+        yield f"{words} of a late step is {number:.7g}, and {due:.7g}", abs(number - due) / due if due else math.inf
+    of_weights = {name: off for name, off in seen.items() if name.startswith(GRADIENT_OF)}
+    if of_weights:
+        worst = max(of_weights, key=lambda name: of_weights[name])
+        yield f"the {worst} in a late step is not that", of_weights[worst]
+
+
+_OF_FIRST = tuple(statistic for statistic in STATISTICS if statistic.name in _FROM_SAME_WEIGHTS)
 
 
 def agreement_figure(statistic: Statistic, off: float | None, limit: float, basis: str) -> Metric:

@@ -6,7 +6,6 @@ after 8. Of one step from the same weights they are about as near as those of th
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,18 +14,15 @@ import torch
 
 from clusterbench.engine.own_work import own_work_s
 from clusterbench.engine.rig import Rig
-from clusterbench.errors import WrongResult
 from clusterbench.job import BETAS, weight_shapes
-from clusterbench.job.passes import LAST, PROJECTIONS, kind_of_projection, projection
-from clusterbench.measured.agreement import Number, distances, limits_from_same_weights
+from clusterbench.job.passes import DUE, GRADIENT_OF, LAST, PROJECTIONS, kind_of_projection, projection
+from clusterbench.measured.agreement import Number, distances
 from clusterbench.parallel import Parallelism
 from clusterbench.proof.own_size import changes_of_model, has_room
 from clusterbench.proof.sketch import Sketch
 from clusterbench.proof.stepped import number_of, of_all_ranks
 from clusterbench.training.built_step import BuiltStep, lying_at
 from clusterbench.training.step import TrainingStep
-from clusterbench.types import Point
-from clusterbench.words import plural
 
 MOST_SECONDS = 2.0
 """Of one rank, while the others wait, in every case."""
@@ -44,9 +40,7 @@ class Shown(NamedTuple):
     gradients: Mapping[str, Number]
 
 
-def check_late_step(
-    step: BuiltStep, every: Sequence[Parallelism], rig: Rig, point: Point, own_s: Sequence[float] = ()
-) -> dict[str, float]:
+def late_step(step: BuiltStep, every: Sequence[Parallelism], rig: Rig, own_s: Sequence[float] = ()) -> dict[str, float]:
     """Runs a step more, and the same on rank 0 alone from the same weights. A collective.
 
     Parameters
@@ -56,14 +50,8 @@ def check_late_step(
 
     Returns
     -------
-    How far they are apart by the names of :func:`~clusterbench.measured.agreement.limits_from_same_weights`, and the
-    ``seconds`` it took. Empty where one rank has no room for it, would take too long, or has a loss below
-    :data:`LEAST_LOSS`.
-
-    Raises
-    ------
-    WrongResult
-        On every rank, if they are further apart than is allowed.
+    On rank 0 as :data:`~clusterbench.job.passes.LATE_STEP` has it. Empty on others, and where one rank has no room for
+    it, would take too long, or has a loss below :data:`LEAST_LOSS`.
     """
     began_s, num_updates = time.monotonic(), step.num_steps
     of_rank_s = min(own_s) if own_s else own_work_s(step, rig.device)
@@ -72,12 +60,17 @@ def check_late_step(
         return {}
     _hand_weights(step, alone, rig)
     seen = _next_of(step, rig)
-    off, wrong = dict[str, float](), ""
-    if alone is not None:
-        off, wrong = _apart(seen, _computed(alone), point)
-    if wrong := rig.tell(wrong, 0):
-        raise WrongResult(f"{step.job.layout}, after {plural(num_updates, 'update')}: {wrong}")
-    return {**off, "seconds": time.monotonic() - began_s} if off else {}
+    if alone is None or (due := _computed(alone)).loss < LEAST_LOSS:
+        return {}
+    return {
+        "loss": seen.loss,
+        "norm": seen.norm,
+        f"loss{DUE}": due.loss,
+        f"norm{DUE}": due.norm,
+        **{f"{GRADIENT_OF}{kind}": off for kind, off in distances(seen.gradients, due.gradients).items()},
+        "num_updates": float(num_updates),
+        "seconds": time.monotonic() - began_s,
+    }
 
 
 def _on_one_rank(step: BuiltStep, every: Sequence[Parallelism], rig: Rig, step_s: float) -> TrainingStep | None:
@@ -135,28 +128,3 @@ def _by_kind(numbers: Mapping[str, float]) -> dict[str, Number]:
     """A norm and projections for each kind of weight. Of a difference the norm is none, and nothing asks for it."""
     kinds = dict.fromkeys(kind for name in numbers if (kind := kind_of_projection(name, LAST)))
     return {kind: tuple(numbers[projection(kind, at, LAST)] for at in range(1 + PROJECTIONS)) for kind in kinds}
-
-
-def _apart(seen: Shown, due: Shown, point: Point) -> tuple[dict[str, float], str]:
-    """How far a step is from one rank, and what is wrong, if anything is; neither where nothing can be concluded."""
-    if due.loss < LEAST_LOSS:
-        return {}, ""
-    limits = limits_from_same_weights(point)
-    of_weights = distances(seen.gradients, due.gradients)
-    kind = max(of_weights, key=lambda name: (math.isnan(of_weights[name]), of_weights[name]))
-    compared = {
-        "first_loss": (f"the loss of one step more is {seen.loss:.7g}, and {due.loss:.7g}", _off(seen.loss, due.loss)),
-        "first_norm": (f"its gradient norm is {seen.norm:.7g}, and {due.norm:.7g}", _off(seen.norm, due.norm)),
-        "first_gradients": (f"its gradient of {kind} is another than", of_weights[kind]),
-    }
-    wrong = [
-        f"{what} on one rank from the same weights: {off:.2g} apart, where {limits[name]:.2g} is allowed in "
-        f"{point['dtype']}"
-        for name, (what, off) in compared.items()
-        if not off <= limits[name]
-    ]
-    return {name: off for name, (_, off) in compared.items()}, wrong[0] if wrong else ""
-
-
-def _off(number: float, due: float) -> float:
-    return abs(number / due - 1) if due else math.inf

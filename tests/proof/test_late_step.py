@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbench.shape import point_of_shape
+from clusterbench.job.passes import DUE, GRADIENT_OF
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -14,8 +14,7 @@ MOE = {"shape": "moe-tiny"}
 
 
 def _late(layout: str, options: dict[str, Any], changes: dict[str, Any], updates: int = 3, wrong: str = "") -> Any:
-    """What the step behind so many shows, or what is wrong with it."""
-    from clusterbench.errors import WrongResult
+    """What the step behind so many shows."""
     from clusterbench.parallel import from_options
     from clusterbench.proof import late_step
     from clusterbench.training.step import TrainingStep
@@ -27,11 +26,15 @@ def _late(layout: str, options: dict[str, Any], changes: dict[str, Any], updates
     for _ in range(updates):
         step()
     _break(step, wrong)
-    point = {"layout": layout, "dtype": job.dtype, "seq_len": job.seq_len, "global_batch_size": job.global_batch_size}
-    try:
-        return late_step.check_late_step(step, every, rig, {**point, **point_of_shape(job.shape), **options})
-    except WrongResult as error:
-        return str(error)
+    return late_step.late_step(step, every, rig)
+
+
+def _off(seen: dict[str, float]) -> tuple[float, float, float]:
+    """How far loss, norm and the worst gradient are from one rank."""
+    loss, norm = (abs(seen[name] / seen[f"{name}{DUE}"] - 1) for name in ("loss", "norm"))
+    gradients = {name: off for name, off in seen.items() if name.startswith(GRADIENT_OF)}
+    assert len(gradients) >= 10, gradients
+    return loss, norm, max(gradients.values())
 
 
 def _break(step: Any, wrong: str) -> None:
@@ -70,10 +73,11 @@ HEALTHY = [
 @pytest.mark.parametrize(("layout", "options", "changes"), HEALTHY, ids=str)
 def test_a_layout_shows_what_one_rank_makes_of_its_weights(layout: str, options: Any, changes: Any) -> None:
     seen, *others = run_ranks(make_job(layout).layout.world_size, _late, layout, options, changes)
-    assert seen.pop("seconds") > 0
-    assert seen.keys() == {"first_loss", "first_norm", "first_gradients"}
-    assert max(seen["first_loss"], seen["first_norm"]) < 1e-12
-    assert seen["first_gradients"] < 5e-5
+    assert seen["seconds"] > 0
+    assert seen["num_updates"] == 3
+    loss, norm, gradients = _off(seen)
+    assert max(loss, norm) < 1e-12
+    assert gradients < 5e-5
     assert all(of_rank == {} for of_rank in others)
 
 
@@ -81,31 +85,30 @@ def test_a_layout_shows_what_one_rank_makes_of_its_weights(layout: str, options:
 @pytest.mark.parametrize("changes", [{}, MOE], ids=str)
 def test_rounding_of_many_updates_makes_no_late_step_wrong(changes: dict[str, Any]) -> None:
     changes = {**changes, "dtype": "bfloat16", "seq_len": 32}
-    seen = run_ranks(2, _late, "tp2+sp", {}, changes, 12)[0]
-    assert isinstance(seen, dict), seen
-    assert 0 < seen["first_loss"] < 0.5 * 5 * 5e-3
-    assert 0 < seen["first_norm"] < 0.5 * 5 * 3e-2
+    loss, norm, gradients = _off(run_ranks(2, _late, "tp2+sp", {}, changes, 12)[0])
+    most = (0.015, 0.09, 1.5) if changes.get("shape") else (0.003, 0.015, 0.45)
+    assert 0 < loss < 0.7 * most[0]
+    assert 0 < norm < 0.7 * most[1]
+    assert 0 < gradients < 0.7 * most[2]
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize(
-    ("layout", "changes", "wrong", "says"),
+    ("layout", "changes", "wrong", "at_least"),
     [
-        ("tp2", {}, "loss", "the loss of one step more is "),
-        ("dp2+ep2", MOE, "experts.down", "its gradient norm is "),
-        ("tp2", {}, "attention.key.weight", "its gradient of attention.key is another than on one rank from the same "),
+        ("tp2", {}, "loss", (0.01, 0, 0)),
+        ("dp2+ep2", MOE, "experts.down", (0, 0.1, 0)),
+        ("tp2", {}, "attention.key.weight", (0, 0, 1)),
     ],
     ids=["loss", "norm", "gradient"],
 )
-def test_what_a_late_step_does_otherwise_is_wrong_on_every_rank(
-    layout: str, changes: dict[str, Any], wrong: str, says: str
+def test_what_a_late_step_does_otherwise_shows(
+    layout: str, changes: dict[str, Any], wrong: str, at_least: tuple[float, float, float]
 ) -> None:
     """After 12 updates in bfloat16, where losses and norms of two layouts say nothing any more."""
     changes = {**changes, "dtype": "bfloat16", "seq_len": 32, "max_grad_norm": None}
-    first, second = run_ranks(2, _late, layout, {}, changes, 12, wrong)
-    assert first == second
-    assert first.startswith(f"{layout}, after 12 updates: {says}"), first
-    assert first.endswith(" is allowed in bfloat16")
+    off = _off(run_ranks(2, _late, layout, {}, changes, 12, wrong)[0])
+    assert all(found >= least for found, least in zip(off, at_least, strict=True)), off
 
 
 @pytest.mark.gloo
