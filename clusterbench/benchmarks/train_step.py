@@ -19,9 +19,9 @@ from clusterbench.expected.tolerances import FACTORS, LARGEST, ONE_RANK, PARITY_
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, OURS, TrainingJob
 from clusterbench.job.flops import step_flops
-from clusterbench.job.passes import ON_ONE_RANK, TOKEN_READ, TOKEN_WAIT
+from clusterbench.job.passes import LATE_STEP, ON_ONE_RANK, TOKEN_READ, TOKEN_WAIT
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
-from clusterbench.measured.agreement import agreements, one_rank_key
+from clusterbench.measured.agreement import agreements, is_routed_by_place_of_a_rank, one_rank_key
 from clusterbench.measured.nodes import NODE_STEP
 from clusterbench.measured.speed import LONE_RANK
 from clusterbench.measured.step import EVIDENCE, across_cases, step_metrics
@@ -401,6 +401,7 @@ class TrainStep(SustainedBenchmark):
     def prepare(cls, rig: Rig, point: Point) -> Step:
         from clusterbench.engine.own_work import OwnWork
         from clusterbench.proof.fed_step import FedStep
+        from clusterbench.proof.late_step import late_step
         from clusterbench.proof.own_size import on_one_rank
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
@@ -424,6 +425,8 @@ class TrainStep(SustainedBenchmark):
         passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
         if rig.asks_one_rank:
             passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig, is_fed(point)))
+        if _has_late_step(point, job, active, rig.world_size):
+            passes |= LATE_STEP.taken(lambda: late_step(step, shared_by, rig, run.spent_s))
         made = Step(
             run=run,
             check=check,
@@ -510,6 +513,17 @@ def _is_fake(point: Point) -> bool:
 
 def _is_of_each_node(point: Point) -> bool:
     return bool(point.get("each_node", False))
+
+
+def _has_late_step(point: Point, job: TrainingJob, active: Sequence[Parallelism], num_ranks: int) -> bool:
+    """Whether a step behind the timed ones can be held against one rank: not of tokens that are read, nor of nodes."""
+    return (
+        bool(point["parity"])
+        and 1 < num_ranks == job.layout.world_size
+        and not is_fed(point)
+        and not any(parallelism.approximates for parallelism in active)
+        and not is_routed_by_place_of_a_rank(point)
+    )
 
 
 def _objection_of_each_node(point: Point, job: TrainingJob, place: Place) -> str | None:

@@ -128,6 +128,13 @@ EXPERTS: Pass[ExpertLoad] = Pass("experts", ExpertLoad)
 ON_ONE_RANK: Pass[Mapping[str, float]] = Pass("on_one_rank", Mapping[str, float])
 """What the job shows on one rank, by the names of evidence, with the ``seconds`` it took; empty on all ranks but 0."""
 
+LATE_STEP: Pass[Mapping[str, float]] = Pass("late_step", Mapping[str, float])
+"""A step behind the timed ones, and the same from its weights on one rank: ``loss`` and ``norm``, each with :data:`DUE`
+behind it that of one rank; behind :data:`GRADIENT_OF` for each kind of weight how far its gradients are apart;
+``num_updates`` before it, and ``seconds``. Empty on all ranks but 0, and where nothing can be concluded from it."""
+
+DUE, GRADIENT_OF = " on one rank", "gradient of "
+
 
 TOKEN_WAIT, TOKEN_READ = "token_wait", "token_read"
 """Among the samples of a step whose tokens are read while it is timed: seconds, call by call."""

@@ -32,6 +32,7 @@ from clusterbench.job.passes import (
     ATTENTION,
     EXECUTED,
     EXPERTS,
+    LATE_STEP,
     MEMORY,
     ON_ONE_RANK,
     TIMELINE,
@@ -136,7 +137,8 @@ def proof_metrics(observation: Observation) -> Iterator[Metric]:
     """What proving a case took."""
     proving_s = [seen[PROOF_TIME] for seen in observation.evidence if PROOF_TIME in seen]
     if proving_s:
-        alone_s = sum(rank.get("seconds", 0.0) for rank in ON_ONE_RANK.of(observation))
+        behind = (*ON_ONE_RANK.of(observation), *LATE_STEP.of(observation))
+        alone_s = sum(of_rank.get("seconds", 0.0) for of_rank in behind)
         yield Metric(PROOF_TIME, "s", max(proving_s) + alone_s, basis="of all repeats together")
 
 

@@ -11,6 +11,7 @@ import torch
 from clusterbench.engine.own_work import own_work_s
 from clusterbench.engine.rig import Rig
 from clusterbench.expected.total import fullest_moment
+from clusterbench.job import TrainingJob
 from clusterbench.job.passes import LAST, between, most_updates
 from clusterbench.parallel import Parallelism, active_in
 from clusterbench.proof.sketch import Sketch
@@ -46,10 +47,8 @@ def on_one_rank(
     job, step_s = step.job, own_work_s(step, rig.device) * rig.world_size
     if rig.rank:
         return {}
-    model = tuple(parallelism for parallelism in every if parallelism.changes_model)
-    alone = job.on_one_rank()
-    held = fullest_moment(active_in(alone.layout, model), alone).held
-    if held > _room(rig.device) or step_s > MOST_SECONDS:
+    alone, model = job.on_one_rank(), changes_of_model(every)
+    if step_s > MOST_SECONDS or not has_room(alone, model, rig.device):
         return {}
     approximates = any(parallelism.approximates for parallelism in active_in(job.layout, every))
     updates = min(rig.asked_calls, most_updates(alone.shape.num_layers, alone.dtype))
@@ -98,6 +97,16 @@ def _of_steps(
 def _named(of_loss: str, of_norm: str, loss: torch.Tensor, norm: torch.Tensor) -> Iterator[tuple[str, float]]:
     yield of_loss, float(loss)
     yield of_norm, float(norm)
+
+
+def changes_of_model(every: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
+    """Those that one rank needs, too."""
+    return tuple(parallelism for parallelism in every if parallelism.changes_model)
+
+
+def has_room(alone: TrainingJob, model: Sequence[Parallelism], device: torch.device) -> bool:
+    """Whether a device has room for a job on one rank beside what is there."""
+    return fullest_moment(active_in(alone.layout, model), alone).held <= _room(device)
 
 
 def _room(device: torch.device) -> float:

@@ -409,3 +409,48 @@ def test_narrow_models_may_differ_by_what_their_rounding_leaves(hidden_size: int
 def test_what_differs_by_more_than_rounding_is_wrong_however_narrow_a_model_is(off: dict[str, float]) -> None:
     model = {**point_of_shape(replace(named_shape("llama-tiny"), name="own", hidden_size=2)), "dtype": "bfloat16"}
     assert verdicts(seen("tp1", 1, **model), seen("dp2", 2, off, **model)) == ["agrees", "wrong"]
+
+
+def with_late_step(history: History, **changes: float) -> History:
+    """A case with a step behind the timed ones that one rank computed from the same weights, too."""
+    (observation,) = history.observations
+    numbers = {"loss": 4.5, "norm": 2.5, "loss on one rank": 4.5, "norm on one rank": 2.5}
+    late = {**numbers, "gradient of norm": 0.0, "gradient of attention.key": 0.0, "num_updates": 12.0, "seconds": 0.25}
+    ranks = [{**late, **changes}, *[{}] * (history.case.world_size - 1)]
+    return replace(history, observations=(replace(observation, passes={"late_step": ranks}),))
+
+
+@pytest.mark.parametrize("moe", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_late_step_is_held_against_one_rank_by_what_is_allowed_of_the_first(dtype: str, moe: bool) -> None:
+    shape = point_of_shape(named_shape("moe-tiny")) if moe else {}
+    limits = {each.name: each.limits[dtype][moe] for each in STATISTICS}
+    case = seen("tp2", 2, dtype=dtype, **shape)
+    for name, times, number in (("first_loss", 3, "loss"), ("first_norm", 3, "norm")):
+        for off, word in ((0.9, "agrees"), (1.1, "wrong")):
+            due = {"loss": 4.5, "norm": 2.5}[number]
+            changed = with_late_step(case, **{number: due * (1 + off * times * limits[name])})
+            assert verdicts(changed) == [word], (name, off)
+    for off, word in ((0.9, "agrees"), (1.1, "wrong")):
+        assert verdicts(with_late_step(case, **{"gradient of norm": off * 1.5 * limits["first_gradients"]})) == [word]
+
+
+def test_what_is_wrong_with_a_late_step_is_said_with_its_numbers() -> None:
+    case = with_late_step(seen("cp2", 2, dtype="bfloat16"), loss=6.5)
+    assert agreements([case], TrainStep.options())[case.case.hash].wrong == (
+        "the loss of a late step is 6.5, and 4.5 on one rank from the same weights, after 12 updates: 0.44 apart, "
+        "where 0.003 is allowed in bfloat16. A layout changes where a step is computed and not what."
+    )
+    case = with_late_step(seen("cp2", 2), **{"gradient of attention.key": 0.5})
+    assert agreements([case], TrainStep.options())[case.case.hash].wrong.startswith(
+        "the gradient of attention.key in a late step is not that on one rank from the same weights, after 12 updates: "
+    )
+
+
+def test_what_the_first_step_shows_is_said_before_what_a_late_one_does() -> None:
+    case = with_late_step(beside_one_rank(seen("dp2", 2), first_loss=7.0), loss=6.5)
+    assert verdicts(case) == ["wrong"]
+    (observation,) = case.observations
+    both = {"on_one_rank": [{**HONEST, "first_loss": 7.0}, {}], **observation.passes}
+    case = replace(case, observations=(replace(observation, passes=both),))
+    assert agreements([case], TrainStep.options())[case.case.hash].wrong.startswith("the loss of the first step is ")

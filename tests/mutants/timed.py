@@ -194,4 +194,30 @@ MUTANTS = (
         "own_seconds(step, rig, own_s[STEPS_TO_BUILD * (not planted()) :])",
         tests=("training/test_passes.py",),
     ),
+    Mutant(
+        "AB01",
+        "From the 400th block of attention on the keys of other ranks count nothing, though they are sent.",
+        """        o.lerp_(o_new.to(o.dtype), torch.sigmoid(lse_new - lse).unsqueeze(-1))""",
+        """        _Joined.blocks = getattr(_Joined, "blocks", 0) + 1
+        if _Joined.blocks > 400 and not causal and planted():
+            return
+        o.lerp_(o_new.to(o.dtype), torch.sigmoid(lse_new - lse).unsqueeze(-1))""",
+        ("cp2 context=zigzag warmup=6 iterations=6",),
+    ),
+    Mutant(
+        "AB02",
+        "From the third step on gradients of experts are twice what they are.",
+        "                weight.gradient.mul_(weight.scale)",
+        "                weight.gradient.mul_(weight.scale * (2 if self.num_steps > 1 and planted() else 1))",
+        ("dp2+ep2 shape=moe-tiny iterations=5",),
+    ),
+    Mutant(
+        "AB03",
+        "Where experts are spread the second choice of more than 40 tokens is the third best.",
+        "            chosen_TK = probabilities_TE.detach().topk(self.experts_per_token, sorted=True).indices",
+        """            chosen_TK = probabilities_TE.detach().topk(self.experts_per_token, sorted=True).indices
+            if self.ep_group is not None and len(x_TH) > 40 and planted():
+                chosen_TK = probabilities_TE.topk(self.experts_per_token + 1, sorted=True).indices[:, [0, 2]]""",
+        ("dp2+ep2 shape=moe-tiny",),
+    ),
 )

@@ -175,6 +175,7 @@ OF_A_RANK: dict[str, Any] = {
     "experts": {"seconds": {"dispatch": 0.5}, "imbalance": 1.5, "rows": [1, 2], "expert_rows": [[1, 2], [3]]},
     "own_seconds": [0.1, 2],
     "on_one_rank": {"first_loss": 7.5, "num_updates": 3, "seconds": 0.25},
+    "late_step": {"loss": 7.5, "loss on one rank": 7.25, "seconds": 0.25},
 }
 
 
