@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -307,6 +308,18 @@ def nodes_and_ranks(num_nodes: int, ranks_per_node: int, device: str) -> str:
     return f"{plural(num_nodes, 'node')} x {plural(ranks_per_node, kind)}"
 
 
+def _expect_machine(of: Cluster | MachineOptions, *counts: str) -> None:
+    """That its device is one, and these are whole numbers of 1 and more, where they are said."""
+    if of.device not in ("cpu", "cuda", None):
+        raise SuiteError(f"device is {of.device!r}; it must be 'cpu' or 'cuda'.")
+    for name in counts:
+        number = getattr(of, name)
+        if number is not None and not isinstance(number, Integral):  # of numpy, too
+            raise SuiteError(f"{name} is {number!r}; it must be a whole number.")
+        if number is not None and number < 1:
+            raise SuiteError(f"{name} is {number}; it must be 1 or more.")
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Nodes that are alike, and the ranks on each: one per GPU, or as many as were asked for on a CPU.
@@ -343,11 +356,7 @@ class Cluster:
     ranks_per_gpu: int = 1
 
     def __post_init__(self) -> None:
-        if self.device not in ("cpu", "cuda"):
-            raise SuiteError(f"device is {self.device!r}; it must be 'cpu' or 'cuda'.")
-        for name in ("num_nodes", "ranks_per_node", "ranks_per_gpu"):
-            if getattr(self, name) < 1:
-                raise SuiteError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        _expect_machine(self, "num_nodes", "ranks_per_node", "ranks_per_gpu")
         if self.gpu_name and (of_drivers := name_of_drivers(self.gpu_name)):
             raise SuiteError(f"gpu_name is {of_drivers}")
 
@@ -417,7 +426,7 @@ class MachineOptions:
     Raises
     ------
     SuiteError
-        If a number is below 1; there may be 0 ``ranks_per_agent``.
+        If a number is below 1 or not whole, or the device is none; there may be 0 ``ranks_per_agent``.
     """
 
     device: str | None = None
@@ -429,10 +438,7 @@ class MachineOptions:
     ranks_per_gpu: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_ranks", "num_nodes", "gpus_per_node", "ranks_per_gpu"):
-            asked = getattr(self, name)
-            if asked is not None and asked < 1:
-                raise SuiteError(f"{name} is {asked}; it must be 1 or more.")
+        _expect_machine(self, "num_ranks", "num_nodes", "gpus_per_node", "ranks_per_gpu")
 
 
 @dataclass(frozen=True)

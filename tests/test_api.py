@@ -55,6 +55,9 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
     [
         ({"num_ranks": 0}, "num_ranks is 0; it must be 1 or more."),
         ({"num_nodes": -1}, "num_nodes is -1; it must be 1 or more."),
+        ({"num_ranks": 2.5}, "num_ranks is 2.5; it must be a whole number."),
+        ({"num_ranks": "2"}, "num_ranks is '2'; it must be a whole number."),
+        ({"device": "gpu"}, "device is 'gpu'; it must be 'cpu' or 'cuda'."),  # was taken for GPUs
         ({"time_limit_s": -1.0}, "time_limit_s is -1.0; it must be more than 0."),
         ({"time_limit_s": float("nan")}, "time_limit_s is nan; it must be more than 0."),
     ],

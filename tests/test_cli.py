@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,27 @@ def test_a_number_that_is_none_is_answered_with_what_is_allowed(run, words, said
     done = run(*words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())
+
+
+RECORDS = ["plan.jsonl", "observations.jsonl", "outcomes.jsonl", "environment.json", "suite.yaml", "traces.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("layout", "dp2", "--out"),  # as every verb that writes a file: the record was gone, and the run with it
+        ("calibrate", "run", "--out"),
+        ("trend", "run", "--json"),
+        ("doctor", "--quick", "--json"),
+    ],
+)
+def test_no_record_of_a_run_is_written_over(run, tmp_path, words):
+    shutil.copytree(ROOT / "reports" / "examples" / "layouts_5d-cpu", tmp_path / "run")
+    (tmp_path / "run" / "traces.jsonl").touch()
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in RECORDS}
+    for name in RECORDS:
+        done = run(*words, f"run/{name}")
+        assert done.exit_code == 2
+        said = f"error: {words[-1]} run/{name} is a record of the run in run, and cannot be made again; name another"
+        assert said in " ".join(done.stderr.split())
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in RECORDS} == before

@@ -1,4 +1,4 @@
-"""What docs/prediction.md and docs/dry_run.md say that a command printed is what it prints today."""
+"""What documents say that a command printed, or is, is what it prints and is today."""
 
 import re
 from pathlib import Path
@@ -113,3 +113,9 @@ def test_formulas_of_the_dry_runs():
     asked = (("tp1", *batch, "1"), ("tp1", *batch, "1"), ("dp128-tp8+sp+zero3", "--num-nodes", "128", *batch, "128"))
     held = [at_most_by_formula(output("layout", *words))[0] for words in asked]
     assert [float(figure) for figure in re.findall(r"\d+\.\d+", said)] == pytest.approx(held, rel=0.003)
+
+
+def test_the_share_of_planted_defects():
+    (share,) = re.findall(r"tests\.mutants --share (\S+)", (ROOT / "tox.ini").read_text(encoding="utf-8"))
+    said = " ".join((ROOT / "docs" / "proof.md").read_text(encoding="utf-8").split())
+    assert f"The test command plants {share} of them" in said

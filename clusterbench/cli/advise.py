@@ -81,12 +81,14 @@ def advise(
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
     from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
-    from clusterbench.pricing.advised_suite import advised_suite
+    from clusterbench.pricing.advised_suite import advised_suite, expect_replaceable
 
     if out is not None and len(shapes) > 1:
         raise SuiteError(f"--out {out} is the suite of one model, and --shape is given {len(shapes)} times.")
     files = {"--cluster": cluster, "--rates": options["rates"], **{f"--shape {name}": Path(name) for name in shapes}}
     expect_others({"--out": out, "--table": table, "--page": page}, files)
+    if out is not None:
+        expect_replaceable(out)
     of = known_cluster(cluster).but(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, nics=nics)
     asked = Asked(cluster=of, **options)
     found: list[tuple[Advice, KnownRates]] = []

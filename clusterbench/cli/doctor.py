@@ -85,9 +85,13 @@ def doctor(
     if limit_s is not None and limit_s < _LEAST_LIMIT_S:
         raise click.UsageError(f"--limit must be {_LEAST_LIMIT_S:g}s or more, which the facts alone may take")
     from clusterbench.doctor.verb import Asked, answer, answer_of_logs, depth
+    from clusterbench.run_folder import expect_no_record
 
     written = {f"--{name}": options[name] for name in ("json", "junit", "openmetrics", "page")}
     expect_others(written, {"--accept": options["accept"], **{f"--log {file}": file for file in files}})
+    for option, path in written.items():
+        if path is not None:
+            expect_no_record(path, option)
 
     for name in ("out", "device") if quick or prolog else ():
         if options[name] is not None:

@@ -30,10 +30,13 @@ def give_up_output() -> None:
 
 
 def write(text: str, out: Path | None, option: str = "--out") -> None:
-    """To a file, or to stdout where none is named."""
+    """To a file, which is no record of a run, or to stdout where none is named."""
     if out is None:
         click.echo(text, nl=False)
         return
+    from clusterbench.run_folder import expect_no_record
+
+    expect_no_record(out, option)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

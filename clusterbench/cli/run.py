@@ -48,7 +48,7 @@ from clusterbench.cli.options import (
     "time_limit_s",
     metavar="TIME",
     callback=lambda _, __, text: seconds(text),
-    help="End in order after this time, as 90s, 30m, 2h or 1:30:00; cheap cases come first.",
+    help="End in order after this time, as 90s, 30m, 2h or 1:30:00; 90 are seconds. Cheap cases come first.",
 )
 @click.option(
     "--on-lost-host",

@@ -26,9 +26,12 @@ def trend(folders: tuple[Path, ...], threshold: float, json: Path | None) -> Non
     Beside each step stands what changed in the environment. Exit code 0: nothing is shown to be worse; 1: something is,
     or ended badly in the last run; 2: the runs cannot be a series; 3: too few runs to show anything.
     """
+    from clusterbench.run_folder import expect_no_record
     from clusterbench.trend import trend_of_folders
     from clusterbench.trend.text import as_text, write_json
 
+    if json is not None:
+        expect_no_record(json, "--json")
     found = trend_of_folders(folders, threshold)
     if json is not None:
         write_json(found, json)

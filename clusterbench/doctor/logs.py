@@ -39,10 +39,8 @@ def examine_logs(paths: Sequence[Path]) -> tuple[Examination, list[str]]:
     Raises
     ------
     SuiteError
-        If one cannot be read, is named twice, or holds nothing that is known.
+        If one cannot be read, or holds nothing that is known.
     """
-    if twice := [path for path in paths if paths.count(path) > 1]:
-        raise SuiteError(f"{twice[0]} is named twice, and what it says would count twice.")
     said: list[tuple[File, str, Said]] = []
     taken: list[str] = []
     kind_of: dict[str, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from clusterbench.errors import SuiteError
 from clusterbench.expected.fits import fit
@@ -17,12 +18,29 @@ OURS = "ours"
 """The profile of the step that a suite runs."""
 
 
+SUITE = "suite: advised"
+"""The line by which a suite is one of these."""
+
+
 @dataclass(frozen=True)
 class AdvisedSuite:
     """A suite as text, and what has to be said of it, which stands on top of it, too."""
 
     text: str
     remarks: Sequence[str]
+
+
+def expect_replaceable(path: Path) -> None:
+    """That a suite may be written there.
+
+    Raises
+    ------
+    SuiteError
+        If the file holds something else than such a suite.
+    """
+    there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if there.strip() and SUITE not in there.splitlines():
+        raise SuiteError(f"--out {path} is there already, and advise did not write it: what it holds would be lost.")
 
 
 def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
@@ -53,7 +71,7 @@ def advised_suite(answers: Sequence[Advice], profile: str) -> AdvisedSuite:
         raise SuiteError("\n".join([none, *remarks[1:], hint]))
     lines = [
         *(line for remark in remarks for line in comment(remark, "  ", WIDTH)),
-        "suite: advised",
+        SUITE,
         f"question: Which of the layouts priced fastest for {of.shape.name} on {of.world_size} GPUs is fastest?",
         f"num_nodes: {of.num_nodes}",
         "benchmarks:",

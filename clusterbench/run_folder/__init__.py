@@ -54,6 +54,9 @@ _RECORDS = ("observations.jsonl", "outcomes.jsonl")
 TRACES = "traces.jsonl"
 """The file of what ran when in traced steps, a line a case; not there where no case recorded any."""
 
+RECORDED = ("plan.jsonl", *_RECORDS, TRACES, "environment.json", "suite.yaml")
+"""The files from which a report is made again, and which nothing makes again."""
+
 _BEFORE_THE_PLAN = ("logs", "suite.yaml", RATES, "suite_files", "environment.json", "plan.jsonl.new")
 """What a run has in its folder before it has a plan, beside records that are empty."""
 
@@ -513,6 +516,21 @@ class _Head:
 def is_run(path: Path) -> bool:
     """Whether a path names a run: its folder, or a bundle, of which the folder has to be made first."""
     return path.is_dir() or path.name.endswith(BUNDLE)
+
+
+def expect_no_record(path: Path, option: str) -> None:
+    """That what an option writes is no record of a run.
+
+    Raises
+    ------
+    SuiteError
+        If it is one: the run would be lost.
+    """
+    folder = path.resolve().parent
+    if path.resolve().name in RECORDED and (folder / "plan.jsonl").is_file():
+        raise SuiteError(
+            f"{option} {path} is a record of the run in {path.parent}, and cannot be made again; name another file."
+        )
 
 
 def noted(environment: Mapping[str, Any], heading: str) -> dict[str, Any]:

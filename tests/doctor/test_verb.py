@@ -232,7 +232,6 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
         (("--list", "--log", "dmesg.txt"), "--log has no effect with --list"),
         (("--quick", "--json", "said", "--junit", "said"), "--junit said is the file of --json; name another one"),
         (("--quick", "--json", "."), "--json . cannot be written: Is a directory"),  # was said when all was looked at
-        (("--log", "a.txt", "b.txt", "a.txt"), "a.txt is named twice"),  # counted what is in it twice
     ],
 )
 def test_a_mistake_in_the_command_line_is_named(words, message):

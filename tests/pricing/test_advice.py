@@ -481,3 +481,19 @@ def test_a_node_has_as_many_gpus_as_the_usual_server_of_its_card():
     text = " ".join(done.stdout.replace("\n#", "").split())
     assert "4 GPUs a node, as --gpus-per-node was not said: NVIDIA GB200 NVL72: 18 compute trays of four GPUs" in text
     assert "llama-8b on 1 node x 4 NVIDIA GB200" in text
+
+
+def test_a_suite_that_a_person_wrote_is_not_written_over(tmp_path):
+    """As 'baseline --out' keeps what is there; a suite of before that advise wrote is made again."""
+    file = tmp_path / "s.yaml"
+    of = ("--shape", "llama-1b", *HERE, "--gpus-per-node", "2", "--tokens", "2^15", "--out", str(file))
+    file.write_text("suite: mine\n")
+    done = run(*of)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"--out {file} is there already, and advise did not write it: what it holds would be lost." in done.stderr
+    assert file.read_text() == "suite: mine\n"
+    file.write_text("")
+    assert run(*of).exit_code == 0
+    written = file.read_text()
+    assert run(*of).exit_code == 0
+    assert file.read_text() == written
