@@ -466,7 +466,8 @@ def alive_bytes(device: torch.device) -> int:
         kind = type(held)
         if issubclass(kind, Tensor) and not is_wrapper_type(kind) and held.device == device:
             storage = held.untyped_storage()
-            sizes[storage._cdata] = storage.nbytes()
+            if storage.device == device:  # a compiler's fake tensor has one of the meta device, whose size is a symbol
+                sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
 
 

@@ -129,6 +129,17 @@ def test_a_view_and_what_it_is_of_are_the_same_bytes() -> None:
     assert memory.alive_bytes(device) == before
 
 
+def test_what_a_compiler_imagines_has_no_bytes() -> None:
+    """A case with layers compiled for any length failed, as the sizes that Dynamo keeps are symbols."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    before = memory.alive_bytes(torch.device("cpu"))
+    kept = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.zeros(7, 5), static_shapes=False)
+    assert memory.alive_bytes(torch.device("cpu")) == before
+    assert str(kept.device) == "cpu"
+
+
 def test_steps_that_build_say_nothing_of_a_ranks_own_work() -> None:
     rig: Any = SimpleNamespace(
         device=torch.device("cpu"), world_size=2, own_steps=2, most_spans=0, grid=SimpleNamespace(names=dict)
