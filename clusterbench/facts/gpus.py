@@ -51,7 +51,16 @@ _SLOWDOWNS = {
 """Bits of nvml.h, nvmlClocksEventReason*, as ``nvidia-smi`` names them: those that hold a GPU back."""
 _RECOVERY_ACTION = 230  # nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older nvidia-ml-py does not name
 NO_ACTION = "None"
-_ACTIONS = {0: NO_ACTION, 1: "GPU Reset", 2: "Node Reboot", 3: "Drain P2P", 4: "Drain and Reset"}
+_ACTIONS = {
+    0: NO_ACTION,
+    1: "GPU Reset",
+    2: "Node Reboot",
+    3: "Drain P2P",
+    4: "Drain and Reset",
+    5: "Recover IMEX Domain",
+    6: "Bus Reset",
+    7: "System Reboot",
+}
 """Of nvml.h, nvmlDeviceGpuRecoveryAction_t, as ``nvidia-smi`` names them."""
 _MOST_PROCESSES = 8
 
