@@ -12,6 +12,7 @@ from clusterbench.cases.trained import Trained, are_most, groups_that_differ, sa
 from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.run_folder.attempts import History
+from clusterbench.words import few
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -107,12 +108,14 @@ def _sentence(group: Sequence[Trained], name: str, histories: Mapping[str, Histo
         if not speed and speed_of(case):
             alike.append(_way(case))
     if alike:
-        parts.append(f"in speed samples do not tell {_named(alike, len(ways))} from them")
+        parts.append(_not_told_apart(alike, len(ways)))
     return f"With {name}, against gradients that are sent whole: {'; '.join(parts)}."
 
 
-def _named(alike: Sequence[str], of: int) -> str:
-    return "any" if len(alike) == of > 1 else " and ".join(alike)
+def _not_told_apart(alike: Sequence[str], of: int) -> str:
+    if len(alike) == of > 1:
+        return "in speed none is told from them by samples"
+    return f"in speed {few(alike)} {'is' if len(alike) == 1 else 'are'} not told from them by samples"
 
 
 def _speed(case: Trained, whole: Trained, histories: Mapping[str, History]) -> str:

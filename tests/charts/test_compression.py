@@ -42,9 +42,18 @@ def test_what_each_way_saves_and_costs_is_said() -> None:
 
 def test_what_samples_do_not_tell_apart_is_not_called_faster() -> None:
     assert answer(run(WHOLE, HALVED, spread=0.5)) == (
-        "With dp2, against gradients that are sent whole: bf16 sends 50 % of the bytes; in speed samples do not tell "
-        "bf16 from them."
+        "With dp2, against gradients that are sent whole: bf16 sends 50 % of the bytes; in speed bf16 is not told "
+        "from them by samples."
     )
+
+
+def test_those_not_told_apart_are_named_once() -> None:
+    ways = (step(1000, 4 + rank, compress="powersgd", powersgd_rank=rank) for rank in (1, 2))
+    assert answer(run(WHOLE, LARGEST, *ways)).endswith(
+        "; in speed powersgd of rank 1, powersgd of rank 2 are not told from them by samples."
+    )
+    slower = step(990, 2, compress="powersgd")
+    assert answer(run(WHOLE, HALVED, slower, spread=2.0)).endswith("; in speed none is told from them by samples.")
 
 
 def test_each_layout_has_its_sentence_and_panels() -> None:
@@ -53,7 +62,7 @@ def test_each_layout_has_its_sentence_and_panels() -> None:
     assert data is not None
     assert Compression().answer(data).splitlines()[1] == (
         "With dp4, against gradients that are sent whole: powersgd of rank 4 sends 50 % of the bytes; in "
-        "speed samples do not tell powersgd of rank 4 from them."
+        "speed powersgd of rank 4 is not told from them by samples."
     )
     assert len(Compression().draw(data)) == 6
 
