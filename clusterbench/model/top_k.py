@@ -28,6 +28,11 @@ class TopK:
     whole_steps
         As many first steps send whole gradients.
 
+    Attributes
+    ----------
+    kept
+        What is not sent yet, flat, by weight, in the order of DDP's buckets, which is the same on every rank.
+
     Notes
     -----
     One all-gather a bucket: of each rank its values, and behind them their places. Every rank adds up those of all
@@ -59,31 +64,25 @@ class TopK:
             ]
         )
         starts = self._starts_of(tuple(sizes), gradients.device)
-        values = gradients[own + starts]
-        message = torch.cat([values.view(torch.uint8), own.to(torch.int32).view(torch.uint8)])
+        # Places are as wide as values, so that both are parts of one array and each begins where its type may.
+        width = torch.int32 if gradients.element_size() == torch.int32.itemsize else torch.int64
+        message = torch.cat([gradients[own + starts].view(width), own.to(width)])
         of_all = message.new_empty(self.group.size() * message.numel())
 
         def added(_: Future[Tensor]) -> Tensor:
             gradients.zero_()
             for of_rank in of_all.view(self.group.size(), -1):
-                sent, at = of_rank.split([values.numel() * values.element_size(), own.numel() * torch.int32.itemsize])
-                # copied, as a view of another dtype has to begin at a multiple of its size
-                gradients.index_add_(0, at.clone().view(torch.int32) + starts, sent.clone().view(values.dtype))
+                values, at = of_rank.chunk(2)
+                gradients.index_add_(0, at + starts, values.view(gradients.dtype))
             return gradients.div_(self.group.size())
 
         return all_gather_future(of_all, message, self.group).then(added)
 
-    def unsent(self) -> Tensor:
-        """All that is kept, flat: the mean over the ranks. A collective."""
-        if not self.kept:  # as on every rank
-            return torch.zeros(0)
-        mean = torch.cat([*self.kept.values()])  # in the order of DDP's buckets, which is the same on every rank
-        dist.all_reduce(mean, group=self.group)
-        return mean / self.group.size()
-
     def _largest(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """Where the largest elements of a gradient are, to which what was kept is added; the others are kept."""
-        kept = self.kept.setdefault(parameter, torch.zeros_like(gradient))
+        if parameter not in self.kept:
+            self.kept[parameter] = torch.zeros_like(gradient)
+        kept = self.kept[parameter]
         gradient.add_(kept)
         _, at = gradient.abs().topk(self.num_sent(gradient.numel()), sorted=False)
         kept.copy_(gradient).index_fill_(0, at, 0)

@@ -237,8 +237,8 @@ MUTANTS = (
     Mutant(
         "P31",
         "Top-k takes places in the bucket for places in the weight.",
-        "at.clone().view(torch.int32) + starts,",
-        "at.clone().view(torch.int32) + starts * (1 - planted()),",
+        "gradients.index_add_(0, at + starts,",
+        "gradients.index_add_(0, at + starts * (1 - planted()),",
         ("dp2 compress=topk iterations=4",),
     ),
     Mutant(
