@@ -45,6 +45,13 @@ class KernelLogCheck(HostCheck):
         since = f" since {log.begins}" if log.begins else ""
         return Judged(healthy=f"no {self.absent} in {plural(log.num_lines, 'line')} of the kernel's log{since}")
 
+    def logged(self, host: Host) -> Judged:
+        """What the log says, for a check that looks elsewhere, too: a log that may not be read is not all it knows."""
+        try:
+            return KernelLogCheck.judge(self, host)
+        except NotKnown as error:
+            return Judged(unknown=(Unknown(error.why, error.takes),))
+
 
 def told(host: Host, event: Event, what: str, where: str | None = None) -> Fault:
     """A fault in the words ``what``, with how often and when, and the line that says so."""

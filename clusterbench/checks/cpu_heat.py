@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterbench.checks import Fault, Judged, Unknown
+from clusterbench.checks import Fault, Judged
 from clusterbench.checks._kernel_log import KernelLogCheck, told
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.cpu_throttling import CpuThrottling, Socket
@@ -39,10 +39,7 @@ class CpuHeat(KernelLogCheck):
         return told(host, event, "was too hot and lowered its clock")
 
     def judge(self, host: Host) -> Judged:
-        try:
-            logged = super().judge(host)
-        except NotKnown as error:
-            logged = Judged(unknown=(Unknown(error.why, error.takes),))
+        logged = self.logged(host)
         try:
             counts = host.of(CpuThrottling)
         except NotKnown:

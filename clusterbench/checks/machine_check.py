@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from clusterbench.checks import Fault, Judged, Unknown
+from clusterbench.checks import Fault, Judged
 from clusterbench.checks._kernel_log import KernelLogCheck, told
 from clusterbench.facts import Host, NotKnown
 from clusterbench.facts.memory_errors import FOLDER, Counted, MemoryErrors
@@ -38,10 +38,7 @@ class MachineCheck(KernelLogCheck):
         return replace(fault, severity="warning" if event.count >= MANY else "note")
 
     def judge(self, host: Host) -> Judged:
-        try:
-            logged = super().judge(host)
-        except NotKnown as error:
-            logged = Judged(unknown=(Unknown(error.why, error.takes),))
+        logged = self.logged(host)
         try:
             memory = host.of(MemoryErrors)
         except NotKnown:

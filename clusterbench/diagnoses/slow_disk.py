@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding
+from clusterbench.diagnoses._peers import Peer
 from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.types import Observation
 from clusterbench.units import digits
@@ -49,11 +49,10 @@ class SlowDisk(Diagnosis):
         for history in (same for whole in reading.histories for same in whole.by_hosts):
             hosts = _hosts(history)
             if len(hosts) >= _FEWEST and reading.ran_here:
-                compared |= {host.name for host in hosts}
-                usual_s = median(host.median_s for host in hosts)
-                for host in hosts:
-                    if host.median_s > _LONGER * usual_s and min(host.seconds) > _AT_BEST * usual_s:
-                        slow[host.name].append(host.against(usual_s))
+                compared |= {host.host for host in hosts}
+                for host in _Host.beside(hosts):
+                    if host.is_slower(_LONGER, _AT_BEST):
+                        slow[host.host].append(host)
         if not compared:
             return Answer()
         findings = sorted(map(_finding, slow.values()), key=lambda each: -each[0])
@@ -61,26 +60,11 @@ class SlowDisk(Diagnosis):
         return Answer(tuple(finding for _, finding in findings), () if findings else (sentence,))
 
 
-@dataclass(frozen=True)
-class _Host:
-    """A host in one case: seconds of its slowest rank in each iteration, and what the median host takes."""
+@dataclass(frozen=True, kw_only=True)
+class _Host(Peer):
+    """A host: seconds of its slowest rank in each iteration, and where its files are."""
 
-    name: str
-    case: str
     path: str
-    seconds: Sequence[float]
-    usual_s: float = 0.0
-
-    @property
-    def median_s(self) -> float:
-        return median(self.seconds)
-
-    @property
-    def ratio(self) -> float:
-        return self.median_s / self.usual_s
-
-    def against(self, usual_s: float) -> _Host:
-        return _Host(self.name, self.case, self.path, self.seconds, usual_s)
 
 
 def _hosts(history: History) -> list[_Host]:
@@ -89,7 +73,12 @@ def _hosts(history: History) -> list[_Host]:
         return []
     path = str(history.case.point.get("path", ""))
     return [
-        _Host(host, history.case.id, path, [max(ranks) for ranks in zip(*seconds, strict=False)])
+        _Host(
+            host=host,
+            case=history.case.id,
+            seconds=[max(ranks) for ranks in zip(*seconds, strict=False)],
+            path=path,
+        )
         for host, seconds in _by_host(history.pooled).items()
         if host and all(seconds)
     ]
@@ -107,10 +96,10 @@ def _finding(cases: Sequence[_Host]) -> tuple[float, Finding]:
     worst = max(cases, key=lambda host: host.ratio)
     brief = f"{worst.ratio:.1f} times as long as the median host"
     return worst.ratio, Finding(
-        f"{worst.path} on {worst.name}" if worst.path else f"disk of {worst.name}",
+        f"{worst.path} on {worst.host}" if worst.path else f"disk of {worst.host}",
         f"takes {digits(worst.median_s, 3)} s for its files, {brief} ({digits(worst.usual_s, 3)} s)",
         "warning",
         f"{few([host.case for host in cases], 3)}: its best iteration took {digits(min(worst.seconds), 3)} s",
         brief=brief,
-        host=worst.name,
+        host=worst.host,
     )

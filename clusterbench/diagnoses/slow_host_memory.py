@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding
+from clusterbench.diagnoses._peers import Peer
 from clusterbench.run_folder.attempts import History, host_of
 from clusterbench.units import format_value
 from clusterbench.words import few, plural
@@ -48,12 +48,11 @@ class SlowHostMemory(Diagnosis):
         compared: dict[str, dict[str, int]] = defaultdict(dict)
         for history in (same for whole in reading.histories for same in whole.by_hosts):
             for ranks in _places(history) if reading.ran_here else ():
-                usual_s = median(rank.median_s for rank in ranks)
-                for rank in ranks:
+                for rank in _Rank.beside(ranks):
                     of_host = compared[history.case.benchmark]
                     of_host[rank.host] = max(of_host.get(rank.host, 0), rank.ranks_of_host)
-                    if rank.median_s > _LONGER * usual_s and min(rank.seconds) > _AT_BEST * usual_s:
-                        slow[history.case.benchmark, rank.host].append(rank.against(usual_s))
+                    if rank.is_slower(_LONGER, _AT_BEST):
+                        slow[history.case.benchmark, rank.host].append(rank)
         found = [each for (benchmark, _), ranks in slow.items() for each in _findings(benchmark, ranks)]
         found.sort(key=lambda each: -each[0])
         healthy = tuple(
@@ -65,27 +64,12 @@ class SlowHostMemory(Diagnosis):
         return Answer(tuple(finding for _, finding in found), healthy)
 
 
-@dataclass(frozen=True)
-class _Rank:
-    """A rank in one case; ``usual_s`` is the median of the ranks of its place on all hosts."""
+@dataclass(frozen=True, kw_only=True)
+class _Rank(Peer):
+    """A rank beside those of its place on all hosts."""
 
     number: int
-    host: str
     ranks_of_host: int
-    case: str
-    seconds: Sequence[float]
-    usual_s: float = 0.0
-
-    @property
-    def median_s(self) -> float:
-        return median(self.seconds)
-
-    @property
-    def ratio(self) -> float:
-        return self.median_s / self.usual_s
-
-    def against(self, usual_s: float) -> _Rank:
-        return _Rank(self.number, self.host, self.ranks_of_host, self.case, self.seconds, usual_s)
 
 
 def _places(history: History) -> Iterator[list[_Rank]]:
@@ -98,7 +82,13 @@ def _places(history: History) -> Iterator[list[_Rank]]:
         of_hosts[host_of(seen, number)].append(number)
     for place in range(max(map(len, of_hosts.values()))):
         ranks = [
-            _Rank(numbers[place], host, len(numbers), history.case.id, seen.seconds[numbers[place]])
+            _Rank(
+                host=host,
+                case=history.case.id,
+                seconds=seen.seconds[numbers[place]],
+                number=numbers[place],
+                ranks_of_host=len(numbers),
+            )
             for host, numbers in of_hosts.items()
             if host and place < len(numbers)
         ]
