@@ -35,12 +35,11 @@ class Compression(Chart[ByWay]):
     How to read it
     --------------
     Traffic is what a rank sends in a step, all axes together, by the bus factor of each collective. Less of it pays
-    only where a step waits for it: what backward hides costs nothing, and packing, factors
-    and choosing elements take time of their own. Top-k sends both value and place of an element to every rank, so its
-    traffic grows with the number of ranks, which that of an all-reduce hardly does. A way counts as faster or
-    slower where samples tell it from whole gradients. What is not sent is kept and added
-    to the next gradient: that is memory. The steps compute other updates than uncompressed ones, and how well a model
-    learns by them is not measured here.
+    only where a step waits for it: what backward hides costs nothing, and packing, factors and choosing elements take
+    time of their own. Top-k sends both value and place of an element to every rank, so its traffic grows with the
+    number of ranks, which that of an all-reduce hardly does. A way counts as faster or slower where samples tell it
+    from whole gradients. What is not sent is kept and added to the next gradient: that is memory. The steps compute
+    other updates than uncompressed ones, and how well a model learns by them is not measured here.
     """
 
     title: ClassVar[str] = "Compressed gradients: traffic saved, speed and memory paid"
@@ -75,7 +74,7 @@ def _way(case: Trained) -> str:
     if kind == "powersgd":
         return f"powersgd of rank {case.point.get('powersgd_rank', 1)}"
     if kind == "topk":
-        return f"topk of {float(case.point.get('topk_share', 0.01)):.3g}"
+        return f"topk of {100 * float(case.point.get('topk_share', 0.01)):.3g} %"
     return "" if kind == "none" else kind
 
 
@@ -108,14 +107,9 @@ def _sentence(group: Sequence[Trained], name: str, histories: Mapping[str, Histo
         if not speed and speed_of(case):
             alike.append(_way(case))
     if alike:
-        parts.append(_not_told_apart(alike, len(ways)))
+        of = "any" if len(alike) == len(ways) > 1 else few(alike)
+        parts.append(f"the samples show no difference in speed for {of}")
     return f"With {name}, against gradients that are sent whole: {'; '.join(parts)}."
-
-
-def _not_told_apart(alike: Sequence[str], of: int) -> str:
-    if len(alike) == of > 1:
-        return "in speed none is told from them by samples"
-    return f"in speed {few(alike)} {'is' if len(alike) == 1 else 'are'} not told from them by samples"
 
 
 def _speed(case: Trained, whole: Trained, histories: Mapping[str, History]) -> str:
