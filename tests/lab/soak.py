@@ -1,17 +1,17 @@
 """Random faults at random moments: ``python -m tests.lab.soak [NUMBER [SEED [KIND]]]`` prints what came of each.
 
-KIND limits them to those whose name has it, such as ``agent``. SEED is by default one above all in the ledger, a file
-of JSON lines to which each soak adds itself, so that faults add up over many; without NUMBER it is summed up. One that
-is interrupted (Ctrl-C, SIGTERM) adds what it has judged, and another goes on where it stopped.
+KIND limits them to those whose name has it, such as ``agent`` or ``stop agent,link``. SEED is by default one above all
+in the ledger, a file of JSON lines to which each soak adds itself, so that faults add up over many; without NUMBER it
+is summed up. One that is interrupted (Ctrl-C, SIGTERM) adds what it has judged, and another goes on where it stopped.
 
-One suite of many short cases runs under ``--launch`` on four hosts; workers and what starts them, agents, hosts, links
-and the launcher are hit while it does. Some cases use one host, and their limit is shorter than the silence after which
-an agent is lost. Counted are finished cases that are not on disk, processes left behind, culprits that are another than
-the one that was hit, culprits not named, and cases or runs that went on beyond their deadlines. All have to be 0.
+One suite of many short cases runs under ``--launch`` on four hosts; workers and what starts them, agents, hosts, links,
+the disk, clocks and the launcher are hit while it does (``strikes.py``). Some cases use one host, and their limit is
+shorter than the silence after which an agent is lost. Counted are finished cases that are not on disk, processes left
+behind, culprits that are another than the one that was hit, culprits not named, cases or runs that went on beyond their
+deadlines, and cases that fail for what costs nothing but time. All have to be 0.
 """
 
 import json
-import os
 import random
 import re
 import shlex
@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -33,6 +34,7 @@ from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.types import Outcome
 from tests.lab import launchers
 from tests.lab.hosts import Lab
+from tests.lab.strikes import A_CASE, KINDS, NOT_ASKED, THE_HOST, THE_RUN, TIME, Strikes, clocks, disk
 
 CASE_LIMIT_S = 8
 NUM_HOSTS = 4
@@ -51,23 +53,6 @@ probing, and a new start under load."""
 LONGEST_ENDING_S = 30
 """From when the loss of a host was told to a new launch."""
 
-WEIGHTS = {
-    "kill worker": 30,
-    "segfault worker": 20,
-    "stop worker": 15,
-    "kill zygote": 6,
-    "kill spawner": 3,
-    "kill agent": 6,
-    "stop agent": 3,
-    "crash host": 5,
-    "cut link": 3,
-    "blink link": 6,
-    "kill launcher": 6,
-    "terminate run": 6,
-}
-HAVE_NO_CULPRIT = {"blink link", "kill launcher", "terminate run"}
-"""A link that comes back is nobody's fault; the others are what a person does, who knows."""
-
 
 class SoFar(NamedTuple):
     """What a run has ended and said when something is hit, and the hosts that it calls lost or silent by then."""
@@ -82,9 +67,9 @@ class Soak:
     """The state of the whole experiment, run after run."""
 
     lab: Lab
-    folder: Path
+    run_folder: Path
     launcher: launchers.Launcher
-    chance: random.Random
+    strikes: Strikes
     weights: dict[str, int]
     faults: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -111,22 +96,16 @@ class Soak:
             self.wait_for_another_launch()
             if not self.wait_for_progress():
                 break
-            time.sleep(self.chance.uniform(0.0, 2.0))
+            time.sleep(self.strikes.chance.uniform(0.0, 2.0))
             if self.is_running():
                 self.strike()
         self.end()
 
     def begin(self) -> None:
-        for host in self.lab.hosts:
-            if not self.lab.is_up(host):
-                self.lab.revive(host)
-            self.lab.heal(host)
-        run = self.folder / "run"
-        what = (
-            ["--resume", str(run)]
-            if (run / "plan.jsonl").exists()
-            else [str(self.folder / "s.yaml"), "--out", str(run)]
-        )
+        self.strikes.repair()
+        run = self.run_folder
+        is_begun = (run / "plan.jsonl").exists()
+        what = ["--resume", str(run)] if is_begun else [str(run.with_name("s.yaml")), "--out", str(run)]
         words = [
             self.launcher.python,
             "-m",
@@ -165,65 +144,57 @@ class Soak:
     def wait_for_another_launch(self) -> None:
         """Where a host was lost, until the supervisor has begun again, or the run goes on without it."""
         until = time.monotonic() + LONGEST_ENDING_S
-        while self.is_running() and time.monotonic() < until and self.launcher_pid() in (0, self.lost_a_host):
+        while self.is_running() and time.monotonic() < until and self.strikes.launcher_pid() in (0, self.lost_a_host):
             time.sleep(0.2)
         self.lost_a_host = 0
 
     def strike(self) -> None:
-        kind = self.chance.choices(list(self.weights), list(self.weights.values()))[0]
-        before, launcher = self.so_far(), self.launcher_pid()
-        target, rank = self.hit(kind)
+        kind = self.strikes.chance.choices(list(self.weights), list(self.weights.values()))[0]
+        before, launcher = self.so_far(), self.strikes.launcher_pid()
+        assert self.process
+        target, rank, self.is_ending = self.strikes.hit(kind, self.process)
         if not target:
             return
         print(f"{self.faults.total() + 1:4} {kind} {target}", flush=True)
-        if kind not in HAVE_NO_CULPRIT and (found := self.await_name(before, kind, target, rank)) != "named":
+        if verdict := self.judge(before, kind, target, rank):
             ended = self.outcomes()[before.outcomes :]
             new = [(outcome.status, outcome.rank, outcome.host, outcome.reason) for outcome in ended]
-            self.fail(found, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
-        if rank < 0 and kind not in HAVE_NO_CULPRIT:
+            self.fail(verdict, f"{kind} {target}: {[outcome for outcome in new if outcome[0] != 'ok']}")
+        if KINDS[kind].costs == THE_HOST:
             self.lost_a_host = launcher
         self.faults[kind] += 1  # one that is interrupted before it was judged counts nowhere
 
-    def hit(self, kind: str) -> tuple[str, int]:
-        """What was hit, and its rank if it is a worker; an empty name if there was nothing to hit just then."""
-        if "worker" in kind:
-            workers = self.workers()
-            if not workers:
-                return "", -1
-            pid, rank = self.chance.choice(workers)
-            number = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "stop": signal.SIGSTOP}[kind.split()[0]]
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                return "", -1
-            return f"rank {rank}", rank
-        if kind == "kill launcher":
-            return ("mpirun", -1) if self.signal_launcher(signal.SIGKILL) else ("", -1)
-        if kind == "terminate run":
-            assert self.process
-            self.process.send_signal(signal.SIGTERM)
-            self.is_ending = True  # what is hit from here on has nobody left to name it
-            return "supervisor", -1
-        host = self.chance.choice([host for host in self.lab.hosts if self.agents(host)] or [""])
-        if not host:
-            return "", -1
-        if kind == "crash host":
-            self.lab.crash(host)
-        elif kind == "cut link":
-            self.lab.cut(host)
-        elif kind == "blink link":
-            self.lab.cut(host)
-            time.sleep(self.chance.uniform(0.5, 6.0))
-            self.lab.heal(host)
-        else:
-            found = self.agents(host) if "agent" in kind else self.helpers(host, kind.split()[1])
-            if not found:
-                return "", -1
-            self.lab.run(host, ["kill", "-STOP" if kind == "stop agent" else "-KILL", found[0]])
-        return host, -1
+    def judge(self, before: SoFar, kind: str, target: str, rank: int) -> str:
+        """What was not as it has to be; empty if all was."""
+        costs = KINDS[kind].costs
+        if costs == NOT_ASKED:
+            return ""
+        if costs == TIME:
+            return "" if self.go_on(before) else "harm"
+        if costs == THE_RUN:
+            return "" if self.await_words("free space", before.lines) else "unnamed"
+        found = self.await_name(before, kind, target, rank)
+        return "" if found == "named" else found
+
+    def go_on(self, before: SoFar) -> bool:
+        """Whether the next three cases end well, or all that there are until the run ends for what was hit before."""
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while time.monotonic() < deadline:
+            new = self.outcomes()[before.outcomes :]
+            if len(new) >= 3 or any(outcome.status != "ok" for outcome in new):
+                return all(outcome.status == "ok" for outcome in new)
+            time.sleep(0.2)
+        return False
+
+    def await_words(self, words: str, from_line: int) -> bool:
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while self.is_running() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        time.sleep(0.5)  # its last lines are read by another thread
+        return not self.is_running() and any(words in line for line in self.said[from_line:])
 
     def so_far(self) -> SoFar:
-        run = self.folder / "run"
+        run = self.run_folder
         environment = RunFolder.open(run).environment() if (run / "plan.jsonl").exists() else {}
         noted = {heading: environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS)}
         return SoFar(len(self.outcomes()), len(self.said), noted)
@@ -238,8 +209,8 @@ class Soak:
             new = self.outcomes()[before.outcomes :]
             if bad := [outcome for outcome in new if outcome.status != "ok"]:
                 return _verdict(bad[0], target, rank)
-            if (rank >= 0 or "kill zygote" in kind) and len(new) >= 3:
-                return "named"  # it died between two cases: nothing was lost
+            if KINDS[kind].costs == A_CASE and len(new) >= 3:
+                return "named"  # it was hit between two cases: nothing was lost
             if rank < 0 and (self.names_in_words(target, before.lines) or self.notes(target, before.noted)):
                 return "named"
             if rank >= 0 and not self.is_running() and any("shows no sign of life" in line for line in self.said):
@@ -263,48 +234,8 @@ class Soak:
         now = self.so_far().noted
         return any(host in now[heading] and now[heading][host] != of.get(host) for heading, of in before.items())
 
-    def workers(self) -> list[tuple[int, int]]:
-        """Process and rank of every worker, by the log it writes to."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    log = os.readlink(entry / "fd/1")
-                except OSError:
-                    continue
-                match = re.fullmatch(rf"{self.folder}/run/logs/start-\d+-rank-(\d+)\.log", log)
-                if match:
-                    found.append((int(entry.name), int(match[1])))
-        return sorted(found)
-
-    def agents(self, host: str) -> list[str]:
-        if not self.lab.is_up(host):
-            return []
-        return self.lab.run(host, ["pgrep", "-o", "-f", "clusterbench.cli run"]).stdout.split()
-
-    def helpers(self, host: str, name: str) -> list[str]:
-        """Zygotes or spawners of a host."""
-        return self.lab.run(host, ["pgrep", "-o", "-f", f"clusterbench.launch.{name}"]).stdout.split()
-
-    def signal_launcher(self, number: int) -> bool:
-        if pid := self.launcher_pid():
-            os.kill(pid, number)
-        return bool(pid)
-
-    def launcher_pid(self) -> int:
-        """Of the run's mpirun; 0 where there is none."""
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if words and Path(words[0].decode()).name == "mpirun" and str(self.folder).encode() in b" ".join(words):
-                    return int(entry.name)
-        return 0
-
     def outcomes(self) -> list[Outcome]:
-        run = self.folder / "run"
+        run = self.run_folder
         return RunFolder.open(run).outcomes() if (run / "plan.jsonl").exists() else []
 
     def end(self) -> None:
@@ -321,7 +252,7 @@ class Soak:
             self.fail("orphan", json.dumps(left)[:500])
 
     def check_disk(self) -> None:
-        run = RunFolder.open(self.folder / "run")
+        run = RunFolder.open(self.run_folder)
         measured = Counter(outcome.case for outcome in run.outcomes() if outcome.status == "ok")
         seen = Counter(case.removesuffix("/") for case, _ in self.finished)
         for case, times in seen.items():
@@ -366,6 +297,7 @@ KINDS_OF_FAILURE = {
     "wrong name": "wrong names",
     "unnamed": "culprits not named",
     "hang": "hangs beyond a deadline",
+    "harm": "cases harmed by what costs nothing but time",
 }
 
 
@@ -380,7 +312,7 @@ def sum_up() -> int:
         faults.update(soak["faults"])
         failures.update(soak["failures"])
     print(f"{faults.total()} faults in {len(ledger())} soaks")
-    for kind in WEIGHTS:
+    for kind in KINDS:
         print(f"{faults[kind]:5} {kind}")
     for kind, words in KINDS_OF_FAILURE.items():
         print(f"{failures[kind]:5} {words}")
@@ -398,11 +330,15 @@ def main() -> int:
     kind = sys.argv[3] if len(sys.argv) > 3 else ""
     start_s = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="clusterbench-soak-") as name, Lab(NUM_HOSTS) as lab:
-        folder = Path(name)
-        (folder / "s.yaml").write_text(SUITE.format(limit=CASE_LIMIT_S))
-        weights = {name: weight for name, weight in WEIGHTS.items() if kind in name}
-        soak = Soak(lab, folder, launchers.mpich(lab, list(lab.hosts), 1), random.Random(seed), weights)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterbench-soak-")))
+        room = stack.enter_context(disk(folder))
+        hosts = [f"cb{index}" for index in range(1, NUM_HOSTS + 1)]
+        lab = stack.enter_context(Lab(NUM_HOSTS, environment=clocks(folder, hosts)))
+        (room / "s.yaml").write_text(SUITE.format(limit=CASE_LIMIT_S))
+        weights = {name: of.weight for name, of in KINDS.items() if any(word in name for word in kind.split(","))}
+        strikes = Strikes(lab, folder, random.Random(seed))
+        soak = Soak(lab, room / "run", launchers.mpich(lab, hosts, 1), strikes, weights)
         soak.run(number)
         outcomes = Counter(outcome.status for outcome in soak.outcomes())
     print(f"{soak.faults.total()} faults (seed {seed}) in {(time.monotonic() - start_s) / 60:.0f} min:", end=" ")

@@ -1,10 +1,12 @@
 """What a soak reads of a run, and what an interrupted one adds to the ledger."""
 
 import io
+import itertools
 import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +14,30 @@ from clusterbench.launch.executions import Execution
 from clusterbench.launch.progress import Lines, progress_on
 from clusterbench.types import Outcome
 from tests.lab.soak import Soak, SoFar, said_to_be_finished
+from tests.lab.strikes import Strikes, Struck
 from tests.report.synthetic import case
+
+
+class CutLinks(Strikes):
+    """Each under another launcher."""
+
+    def __init__(self) -> None:
+        super().__init__(lab=None, folder=Path(), chance=random.Random(1))  # type: ignore[arg-type]
+        self.pids = itertools.count(1)
+
+    def launcher_pid(self) -> int:
+        return next(self.pids)
+
+    def hit(self, kind: str, run: object) -> Struck:
+        return Struck("n1")
 
 
 class Interrupted(Soak):
     """Whose third fault is not judged yet when it is interrupted."""
 
     def __init__(self) -> None:
-        super().__init__(lab=None, folder=None, launcher=None, chance=random.Random(1), weights={"cut link": 1})  # type: ignore[arg-type]
+        super().__init__(lab=None, run_folder=Path(), launcher=None, strikes=CutLinks(), weights={"cut link": 1})  # type: ignore[arg-type]
+        self.process = object()  # type: ignore[assignment]
         self.steps: list[str] = []
 
     def begin(self) -> None:
@@ -36,12 +54,6 @@ class Interrupted(Soak):
 
     def outcomes(self) -> list[Outcome]:
         return []
-
-    def launcher_pid(self) -> int:
-        return 1 + self.faults.total()
-
-    def hit(self, kind: str) -> tuple[str, int]:
-        return "n1", -1
 
     def await_name(self, before: SoFar, kind: str, target: str, rank: int) -> str:
         if self.faults.total() == 2:
@@ -79,7 +91,7 @@ def test_a_launch_that_lost_a_host_is_waited_for_until_there_is_another(monkeypa
     soak, waited = Interrupted(), list[float]()
     pids = iter([7, 0, 7, 8])
     monkeypatch.setattr("time.sleep", waited.append)
-    monkeypatch.setattr(soak, "launcher_pid", lambda: next(pids))
+    monkeypatch.setattr(soak.strikes, "launcher_pid", lambda: next(pids))
     soak.lost_a_host = 7
     soak.wait_for_another_launch()
     assert (len(waited), soak.lost_a_host) == (3, 0)
