@@ -46,6 +46,7 @@ from clusterbench.launch.messages import (
     TimeMpi,
 )
 from clusterbench.launch.mpi_cases import MpiRank
+from clusterbench.launch.neighbours import Neighbours
 from clusterbench.launch.own_links import OwnLinks
 
 SECONDS_BETWEEN_SIGNS = 2.0
@@ -119,6 +120,8 @@ class Agents:
         Variables of each host's workers that say over which network interface they talk.
     silence_s
         Seconds after which an agent that has said nothing is lost.
+    neighbours
+        Other hosts that may tell whose link is gone.
 
     Attributes
     ----------
@@ -145,7 +148,9 @@ class Agents:
         members: Sequence[Member],
         interfaces: Mapping[str, Mapping[str, str]] | None = None,
         silence_s: float = SECONDS_OF_SILENCE,
+        neighbours: Neighbours | None = None,
     ) -> None:
+        self._neighbours = neighbours
         self._agent = agent
         self._plane = plane
         self.members = self.present = tuple(members)
@@ -199,6 +204,13 @@ class Agents:
         silent = self._silence.longer_than(2 * SECONDS_BETWEEN_SIGNS)
         speaking = {member.host for member in self.present if member.agent not in silent}
         return Heard(self._agent.host, speaking, len(self.hosts), self._links.down())
+
+    def heard_at_loss(self) -> Heard:
+        """The same when a host is lost: where no other is heard, others are asked, which may take a moment."""
+        heard = self.heard()
+        if self._neighbours is None or {*heard.hosts} - {heard.own}:
+            return heard
+        return replace(heard, gone=self._neighbours.gone())
 
     def order(self, order: AgentOrder) -> None:
         """The same order to every agent; of a start, each is told which rank is its first."""

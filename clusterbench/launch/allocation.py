@@ -174,6 +174,11 @@ class Allocation:
             self.environments[host]["interface"] = interface.name
         return chosen
 
+    def addresses(self) -> set[str]:
+        """All that the hosts have, those that take no part among them."""
+        every = (interfaces_of(environment) for environment in self.environments.values())
+        return {interface.address for interfaces in every for interface in interfaces}
+
 
 def not_excluded(hosts: Iterable[str], excluded: Collection[str]) -> list[str]:
     """The hosts that ``--exclude`` does not name."""

@@ -26,7 +26,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.engine.scratch import scratch_folder
 from clusterbench.errors import LaunchError
 from clusterbench.launch.agents import Agents
-from clusterbench.launch.culprit import Heard, Trouble, blame_of_loss, own_link
+from clusterbench.launch.culprit import Heard, Trouble, blame_of_loss, lost_link, own_link
 from clusterbench.launch.events import SECONDS_TO_ANSWER, Deadline, Events
 from clusterbench.launch.executions import Execution, batches, imported_ahead, own_steps
 from clusterbench.launch.members import taking_part
@@ -239,7 +239,7 @@ class Conductor:
         if self._unended:
             raise self._unended
         if without := self.agents.lost | self.agents.disabled:
-            heard = self.agents.heard()
+            heard = self.agents.heard_at_loss()
             blame = self._note_lost(heard, recorded)
             why = " or ".join(sorted(set(without.values())))
             lost = self.agents.lost_hosts
@@ -252,8 +252,8 @@ class Conductor:
         gone = self.agents.losses
         blame = blame_of_loss(gone.values(), gone, heard)
         unsaid = {host: f"its agent {why}" for host, why in gone.items() if host not in recorded}
-        if unsaid and blame == "link" and heard.links_down:
-            self.run.note(HOSTS_WITHOUT_LINK, {heard.own: f"{listed('interface', heard.links_down)} went down"})
+        if unsaid and blame == "link" and (shown := lost_link(heard)):
+            self.run.note(HOSTS_WITHOUT_LINK, {heard.own: shown})
         elif unsaid:
             self.run.note(LOST_HOSTS if blame == "host" else SILENT_HOSTS, unsaid)
         return blame

@@ -25,7 +25,7 @@ from clusterbench.launch.mpi_cases import in_agents, unended_mpirun
 from clusterbench.launch.ranks import name_ranks
 from clusterbench.launch.ras import SECONDS_APART
 from clusterbench.types import PHASES, Blame, Case, Status
-from clusterbench.words import listed
+from clusterbench.words import few, listed
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Timed out waiting|remote process exited|unhandled system error"
@@ -64,12 +64,15 @@ class Heard:
         Of the run, with those that a case does not use.
     links_down
         Interfaces of the head's host that were up when the run began.
+    gone
+        Addresses beside the run's that answered the head's host when the run began, where none of them does now.
     """
 
     own: str
     hosts: Collection[str]
     num_hosts: int
     links_down: Sequence[str] = ()
+    gone: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -212,14 +215,23 @@ def blame_of_loss(why: Collection[str], lost: Collection[str], heard: Heard) -> 
     return "link" if silent and len({*heard.hosts} - {*lost}) < 2 else "host"
 
 
+def lost_link(heard: Heard) -> str:
+    """What shows that it is the head's own link that is gone; empty where nothing does."""
+    if heard.links_down:
+        return f"{listed('interface', heard.links_down)} of {heard.own} went down since the run began"
+    if heard.gone:
+        does = "does" if len(heard.gone) == 1 else "do"
+        return f"{few(heard.gone)}, which answered {heard.own} when the run began, {does} not any more"
+    return ""
+
+
 def own_link(heard: Heard) -> str:
     """What it says of the head's own link that no other host is heard, as the end of a sentence that names these.
 
     Of two hosts one is silent, and neither is likelier to have lost its link; nothing is said then.
     """
-    if heard.links_down:
-        down = listed("interface", heard.links_down)
-        return f"; no other host is heard, and {down} of {heard.own} went down since the run began"
+    if shown := lost_link(heard):
+        return f"; no other host is heard, and {shown}: it is the link of the head's own, {heard.own}"
     if heard.num_hosts > 2:
         return f"; no other host is heard either, so it may be the link of the head's own, {heard.own}"
     return ""
@@ -233,7 +245,7 @@ def _lost_agents(
 ) -> Trouble:
     """Phase is the least advanced of the ranks that are left: the lost ones cannot be asked any more.
 
-    Where none speaks any more but the head's own host, that one is named if its link is down. Otherwise, of several
+    Where none speaks any more but the head's own host, that one is named if its link is gone. Otherwise, of several
     that fall silent none is named: the link of the head's own is the likelier cause. A head that stood still was left
     by the others, and is named itself.
     """
@@ -251,7 +263,7 @@ def _lost_agents(
         return Trouble("failed", left, phase, host=heard.own, blame="process")
     blame = blame_of_loss(why.values(), hosts, heard)
     if blame == "link" and (own := own_link(heard)):
-        return Trouble("failed", reason + own, phase, host=heard.own if heard.links_down else "", blame=blame)
+        return Trouble("failed", reason + own, phase, host=heard.own if lost_link(heard) else "", blame=blame)
     return Trouble("failed", reason, phase, ranks[0], hosts[0], blame=blame)
 
 

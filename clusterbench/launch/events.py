@@ -240,7 +240,7 @@ class Events:
     def _named(self, bad: Sequence[BadEvent], places: Mapping[int, RankPlace], case: Case) -> Trouble:
         members = taking_part(self.agents.members, case.world_size)
         lost = self.agents.lost | self.agents.disabled
-        trouble = named(bad, places, members, lost, self.agents.heard())
+        trouble = named(bad, places, members, lost, self.agents.heard_at_loss())
         broken = self._gpus(only_with_errors=True)
         if trouble.rank is None or trouble.rank not in broken:
             return trouble

@@ -41,6 +41,7 @@ from clusterbench.launch.executions import Execution, again, left_to_do
 from clusterbench.launch.interfaces import Interface
 from clusterbench.launch.messages import Hello, SampleGpus
 from clusterbench.launch.mpi_cases import in_agents
+from clusterbench.launch.neighbours import Neighbours
 from clusterbench.launch.progress import progress_on
 from clusterbench.launch.reach import reached_interfaces
 from clusterbench.launch.rendezvous import meet
@@ -242,9 +243,10 @@ def _lead(
         for difference in differences({"hosts": {host: allocation.environments[host] for host in hosts}}):
             tell(f"{difference.severity}: {difference.sentence}")
         directory, plan = _folder(options, suite, cluster, allocation, interruption, own.copy.digest)
-        agents = Agents(
-            agent, plane, members, variables_of(interfaces, options.interface is not None), options.silence_s
-        )
+        over = interfaces.get(allocation.hosts[HEAD])
+        neighbours = Neighbours(over.address, allocation.addresses()) if over else None
+        variables = variables_of(interfaces, options.interface is not None)
+        agents = Agents(agent, plane, members, variables, options.silence_s, neighbours)
         first_gpus, settle = allocation.first_gpus, settle or report_of
         copy = own.copy.digest
         exit_code = _conduct(

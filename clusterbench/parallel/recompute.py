@@ -134,6 +134,8 @@ class Recompute(Parallelism):
             rows = residual * job.shape.experts_per_token
             if ROWS in last and _has_one_expert(job):  # those that its expert made are gone: they were sent
                 last["again.experts"] -= rows / expert_parts
+                last[f"again.{SENT}rows"] = rows / expert_parts  # as they came back, until the layer's backward begins
+                last[ROWS] -= rows / expert_parts
             elif ROWS in last:  # as they came there they are put in order
                 last[ROWS] -= rows / expert_parts
         elif job.layout.spreads_experts and not _has_one_expert(job):  # as they came there, and as they came back

@@ -44,6 +44,7 @@ SHAPES: Mapping[str, ModelShape] = {
     "wide": replace(
         named_shape("llama-tiny"), hidden_size=64, num_kv_heads=8, head_dim=8, ffn_hidden_size=4096, vocab_size=256
     ),
+    "all": replace(named_shape("moe-tiny"), num_experts=8, experts_per_token=8, ffn_hidden_size=128, vocab_size=512),
     "many": replace(named_shape("moe-tiny"), num_experts=16, experts_per_token=8, ffn_hidden_size=48, vocab_size=128),
 }
 DEEP_ONLY: Mapping[str, str] = {"dense": "tied", "moe": "shared"}

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterbench.launch.conductor import SECONDS_TO_START
-from clusterbench.run_folder import LOST_HOSTS, SILENT_HOSTS, RunFolder
+from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.types import Outcome
 from tests.lab import launchers
 from tests.lab.hosts import Lab
@@ -196,7 +196,7 @@ class Soak:
     def so_far(self) -> SoFar:
         run = self.run_folder
         environment = RunFolder.open(run).environment() if (run / "plan.jsonl").exists() else {}
-        noted = {heading: environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS)}
+        noted = {heading: environment.get(heading, {}) for heading in (LOST_HOSTS, SILENT_HOSTS, HOSTS_WITHOUT_LINK)}
         return SoFar(len(self.outcomes()), len(self.said), noted)
 
     def await_name(self, before: SoFar, kind: str, target: str, rank: int) -> str:
@@ -225,7 +225,7 @@ class Soak:
         words = (
             rf"shows no sign of life on host {host};"  # the only one
             rf"|(no answer from|it said:|lost:) [^;]*\b{host}\b|hosts? [^:;]*\b{host}\b[^:;]* (was|were) lost:"
-            rf"|interface \S+ of {host} went down|passes on no word of the run on hosts? [^;]*\b{host}\b"
+            rf"|it is the link of the head's own, {host}\b|passes on no word of the run on hosts? [^;]*\b{host}\b"
         )
         return any(re.search(words, line) for line in self.said[from_line:])
 

@@ -293,6 +293,25 @@ def test_a_host_that_falls_silent_is_named_and_the_run_ends_in_order(lab, drill,
     assert_nothing_runs(lab)  # on the host that was cut off neither
 
 
+@pytest.mark.matrix
+def test_the_heads_own_host_that_falls_silent_is_named_by_who_else_does_not_answer(lab, drill, tmp_path):
+    """Of two hosts, and no interface says that it went down: mpirun's host answered when the run began."""
+    launcher = on_two_hosts(lab, launchers.openmpi, launchers.why_not_openmpi)
+    folder = tmp_path / "run"
+    run = Run(lab, launcher, drill, "--out", folder, program=IMPATIENT)
+    run.until(DISTURBED)
+    lab.drop("cb1")
+    assert run.end(200) != -1, run.text
+    assert_nothing_runs(lab)  # on the head's host, which mpirun hears no more
+    last = outcomes(folder)[-1]
+    assert (last.status, last.rank, last.host, last.lost_hosts) == ("failed", None, "cb1", (VICTIM,)), run.text
+    assert last.reason == (
+        f"rank 1 (host {VICTIM}) was lost: the agent there said nothing for 8 s; no other host is heard, and "
+        f"{lab.address(LOGIN)}, which answered cb1 when the run began, does not any more: it is the link of the head's "
+        "own, cb1"
+    )
+
+
 @pytest.mark.in_turn
 def test_a_link_that_comes_back_in_time_costs_nothing_but_time(lab, drill, tmp_path):
     launcher = on_two_hosts(lab, launchers.mpich, launchers.why_not_mpich)

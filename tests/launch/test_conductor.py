@@ -99,6 +99,7 @@ class ScriptedAgents:
     lost_hosts = ()
     silent_hosts: ClassVar = frozenset()
     links_down = ()
+    gone = ()
 
     def __init__(self, **answers):
         self.present = self.members
@@ -113,6 +114,9 @@ class ScriptedAgents:
     def heard(self):
         speaking = {member.host for member in self.present} - self.silent_hosts
         return Heard("a", speaking, len({member.host for member in self.members}), self.links_down)
+
+    def heard_at_loss(self):
+        return replace(self.heard(), gone=self.gone)
 
     def order(self, order):
         name = {Start: "start", RunCase: "case", Inspect: "inspect", End: "end"}.get(type(order))
@@ -652,7 +656,22 @@ def test_where_nobody_is_heard_and_the_own_link_went_down_it_is_the_own_host(tmp
     assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "a", "link")
     assert outcome.reason == (
         "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard, and interface "
-        "ib0 of a went down since the run began"
+        "ib0 of a went down since the run began: it is the link of the head's own, a"
+    )
+
+
+class Muted(NobodyElse):
+    """The head hears nobody any more, nor does its login node answer."""
+
+    gone = ("10.1.0.254",)
+
+
+def test_where_no_other_of_two_hosts_is_heard_and_nobody_else_answers_either_it_is_the_own_host(tmp_path):
+    outcome = outcome_with(tmp_path, Muted, SILENT_B)
+    assert (outcome.status, outcome.rank, outcome.host, outcome.blame) == ("failed", None, "a", "link")
+    assert outcome.reason == (
+        "ranks 2-3 (host b) were lost: the agent there said nothing for 20 s; no other host is heard, and 10.1.0.254, "
+        "which answered a when the run began, does not any more: it is the link of the head's own, a"
     )
 
 
@@ -683,7 +702,7 @@ def test_a_link_that_went_down_between_two_cases_is_noted_and_said(tmp_path):
         LostHosts, match=r"host b was lost: .*; no other host is heard, and interface ib0 of a went down"
     ):
         Conductor(agents, run, Silent()).conduct([Execution(small, 0, 1)])
-    assert run.environment() == {"hosts without link": {"a": "interface ib0 went down"}}
+    assert run.environment() == {"hosts without link": {"a": "interface ib0 of a went down since the run began"}}
 
 
 @pytest.mark.parametrize(
