@@ -108,6 +108,12 @@ OF_RUNS: dict[int, OfRuns] = {
         "warning",
         "host_copy, cpu_memory of all hosts",
     ),
+    158: OfRuns(
+        "idle_port",
+        "Does every network port carry its share on every host?",
+        "warning",
+        "/sys/class/infiniband/*/ports/*/counters beside collectives of three hosts or more",
+    ),
 }
 
 IN_LOGS: dict[int, tuple[str, ...]] = {
