@@ -32,13 +32,13 @@ class Neighbours:
     """
 
     def __init__(self, address: str, of_run: Collection[str] = ()) -> None:
-        found = dict.fromkeys(other for own, other in _connections() if own == address and other not in of_run)
         self._answered: tuple[str, ...] = ()
-        self._looking = threading.Thread(target=self._look, args=(tuple(found)[:MOST],), daemon=True)
+        self._looking = threading.Thread(target=self._look, args=(address, of_run), daemon=True)
         self._looking.start()
 
-    def _look(self, found: tuple[str, ...]) -> None:
-        self._answered = _answering(found)
+    def _look(self, address: str, of_run: Collection[str]) -> None:
+        found = dict.fromkeys(other for own, other in _connections() if own == address and other not in of_run)
+        self._answered = _answering(tuple(found)[:MOST])
 
     def gone(self) -> tuple[str, ...]:
         """Addresses that answered, where none of them does any more; empty where one does, or there were none.
