@@ -584,6 +584,11 @@ LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Er
             ),
             [("page_retirement", WHERE)],
         ),
+        (SMI.replace("    Remapped", "        Unrepairable Memory               : No\n    Remapped"), []),
+        (
+            SMI.replace("    Remapped", "        Unrepairable Memory               : Yes\n    Remapped"),
+            [("unrepairable_memory", WHERE)],
+        ),
         (
             TWO.replace(
                 "    Persistence", "    VBIOS Version                         : 96.00.89.00.01\n    Persistence", 1
@@ -653,6 +658,26 @@ def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, 
     assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
     if memory:
         assert examination.found[0].evidence == "said.txt:39: Double Bit: 12"
+
+
+# As driver 610 lists limits, in the words of its nvidia-smi.
+CEILING = """\
+        GPU Ceiling Power Limit
+            Current Power Limit           : {current} W
+            Default Power Limit           : 700.00 W
+        GPU Base Power
+            Current Base Power            : N/A
+"""
+
+
+@pytest.mark.parametrize(("current", "found"), [("700.00", []), ("450.00", [("power_limit", WHERE)])])
+def test_a_power_limit_is_judged_where_driver_610_lists_it(examined, current, found):
+    limits = (
+        "        Current Power Limit               : 700.00 W\n        Default Power Limit               : 700.00 W\n"
+    )
+    examination, _ = examined(SMI.replace(limits, CEILING.format(current=current)))
+    assert [(each.name, each.where) for each in examination.found] == found
+    assert "power_limit" in {each.name for each in (*examination.found, *examination.healthy)}
 
 
 def test_a_gpu_without_a_handle_is_found_however_its_driver_writes_gpu(examined):
