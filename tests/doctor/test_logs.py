@@ -353,6 +353,17 @@ def said(message, place=""):
         # Older net_ib.cc names no device; misc/nvmlwrap.cc and CUDACHECK print the library's own words.
         ("NET/IB : Got async event : port error", "p2p_plugin.c:141", "port_error", "error"),
         ("NET/IB : Got async event : port active", "transport/net_ib.cc:94", "nccl_warning", "note"),
+        # Since 2.23, in which port errors are among what it calls non-fatal
+        ("NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)", "net_ib.cc:253", "port_error", "error"),
+        ("NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)", "net_ib.cc:253", "nccl_warning", "note"),
+        ("NET/IB : mlx5_3:1 async fatal event: local catastrophic error", "net_ib.cc:1", "port_error", "error"),
+        ("NET/IB : x:1 async fatal event on QP (0x7f): local access violation work queue error", "n.cc:1",
+         "transfer_failed", "error"),
+        ("NET/IB : x Got async event : local access violation work queue error", "n.cc:1", "transfer_failed", "error"),
+        ("MNNVL (cliqueSize 72) is available but not working on this system. Check the IMEX configuration "
+         "(nvidia-imex-ctl -N).", "init.cc:1", "fabric_not_permitted", "error"),
+        ("Detected mixed local Net device counts across ranks (min 7, max 8). Ignoring", "init.cc:1",
+         "unequal_cards", "warning"),
         ("Cuda failure 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("Cuda failure 214 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("nvmlDeviceGetHandleByPciBusId(busId) failed: GPU is lost", "misc/nvmlwrap.cc:7", "gpu_lost", "error"),
