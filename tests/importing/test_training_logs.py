@@ -166,6 +166,14 @@ def test_steps_of_a_batch_that_grew_are_left_out(imported, tmp_path):
     assert "said.txt: 2 of 4 printed steps had another batch, and are left out" in _said(tmp_path)[2]
 
 
+def test_steps_that_changed_no_weights_are_said(imported, tmp_path):
+    """While it looks for a scale of the loss Megatron-LM skips the optimizer, and prints no loss."""
+    skipped = MEGATRON.replace("skipped iterations:   0", "skipped iterations:   1", 3)
+    imported(skipped, num_nodes=2)
+    note = "said.txt: 2 of 3 counted steps hold skipped iterations, which change no weights and run no optimizer"
+    assert note in _said(tmp_path)[2]
+
+
 def test_a_step_in_fp8_is_none_in_bfloat16(imported, tmp_path):
     imported(MEGATRON.replace("  bf16", _argument("fp8", "hybrid") + "  bf16"), num_nodes=2)
     point = _said(tmp_path)[3]
