@@ -99,8 +99,10 @@ _LOGGERS = (
     _Form(rf"\[NeMo [DIWEC] (?P<time>{_DAY} {_CLOCK}) [^\]\s]+:\d+\] ", _SURE),
     _Form(rf"[IWEF]\d{{4}} (?P<time>{_CLOCK})\.\d+ +\d+ [^\]\s]+:\d+\] ", _SURE),  # glog, absl, klog
     _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
-    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
-          _SURE),
+    _Form(
+        rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z| ?[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
+        _SURE,
+    ),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b(?!:))", _SURE),  # ts of moreutils
     _Form(rf"(?P<time>\d\d/\d\d/\d{{4}} {_CLOCK}) - {_LEVEL} +- [\w.]+ - ", _SURE),  # examples of Transformers
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
