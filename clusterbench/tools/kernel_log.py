@@ -105,6 +105,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("amd_gpu", r"\[amdgpu\]\] \*ERROR\* [hs]w_init of IP block .* failed"),
     ("amd_gpu_reset", rf"amdgpu (?P<gpu>{_BDF}): (?:amdgpu: )?(?:GPU reset begin|ring \S+ timeout)"),
     ("amd_gpu_reset", r"\[amdgpu\]\] \*ERROR\* ring \S+ timeout"),
+    ("driver_stuck", r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ll]ink ?[Mm]ask"),
     ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
     ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
     ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
