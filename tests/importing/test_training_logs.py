@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -152,6 +153,28 @@ def test_a_layout_is_what_the_arguments_say_or_is_left_out(imported, tmp_path, a
 def test_a_layout_has_the_ranks_that_the_arguments_leave_to_dp(imported, tmp_path, old, new, expected):
     imported(MEGATRON.replace(old, new), num_nodes=2)
     assert _said(tmp_path)[3]["layout"] == expected
+
+
+# torchtitan/trainer.py of August 2026 counts tokens in place of sequences.
+OF_TOKENS = TITAN.replace(
+    "local batch size 8, global batch size 64, gradient accumulation steps 1, sequence length 2048, total",
+    "16384 tokens per DP rank, {tokens} tokens per train step, gradient accumulation steps 1, maximum context length "
+    "2048, total",
+)
+
+
+def test_a_batch_of_tokens_is_as_many_sequences_as_it_fills(imported, tmp_path):
+    rows = imported(TITAN, num_nodes=1)
+    point = _said(tmp_path)[3]
+    shutil.rmtree(tmp_path / "run")
+    assert imported(OF_TOKENS.format(tokens=131072), num_nodes=1) == rows
+    assert _said(tmp_path)[3] == point
+
+
+def test_a_batch_of_tokens_that_fills_no_number_of_sequences_has_none(imported, tmp_path):
+    rows = imported(OF_TOKENS.format(tokens=131073), num_nodes=1)
+    assert "tokens_per_s_per_rank" in {metric for _, metric in rows}
+    assert {"global_batch_size", "micro_batch_size"} & {*_said(tmp_path)[3]} == {"micro_batch_size"}
 
 
 def test_steps_of_a_batch_that_grew_are_left_out(imported, tmp_path):
