@@ -593,6 +593,12 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
             "a.txt does not list every rank, so their number is unknown.\n"
             "hint: say it with --num-ranks, and on how many nodes they were with --num-nodes",
         ),
+        (
+            "    time   algbw",
+            " cputime   algbw",
+            Facts(),
+            "a.txt: nccl-tests printed the time of the CPU (-C 1), which is not that of the collective",
+        ),
         ("0 OK", "2 FAILED", Facts(), "a.txt: 2 checks failed in this run: its figures are of wrong results."),
         (
             " float ",
@@ -647,6 +653,15 @@ def test_marks_that_markdown_took_for_headings_change_nothing(tmp_path):
         run = import_files([tmp_path / "a.txt"], None, tmp_path / name)
         figures.append([(row.case, row.metric, row.value, row.basis) for row in read(run).rows])
     assert figures[0] == figures[1]
+
+
+def test_times_of_day_behind_the_rows_change_nothing(tmp_path):
+    """Source: NVIDIA/nccl-tests, src/util.cu, writeTimestamp (-S)."""
+    (tmp_path / "a.txt").write_text(PRINTED)
+    said = PRINTED.replace("#wrong\n", "#wrong           timestamp\n").replace("/s)\n", "/s)   %Y-%m-%d %H:%M:%S\n")
+    (tmp_path / "b.txt").write_text(re.sub(r"(?m)( float .*)$", r"\1  2026-03-02 14:01:37", said))
+    plain, stamped = (import_files([tmp_path / name], None, tmp_path / name[0]) for name in ("a.txt", "b.txt"))
+    assert figures(read(stamped).rows) == figures(read(plain).rows)
 
 
 def test_nccl_tests_cut_off_is_refused(tmp_path):

@@ -119,7 +119,7 @@ OF_RUNS: dict[int, OfRuns] = {
 IN_LOGS: dict[int, tuple[str, ...]] = {
     1: ("without_gpu_direct",),
     13: ("weak_copy",),
-    20: ("page_retirement",),
+    20: ("page_retirement", "unrepairable_memory"),
     28: ("slow_rank",),
     31: ("gpu_lost", "missing_copy"),
     32: ("nvlink_inactive", "nvlink_pairs"),

@@ -75,6 +75,14 @@ RULES = (
     ),
     Rule(
         46,
+        "transfer_failed",
+        "error",
+        r"NET/IB : (?:\S+ )?(?:[Gg]ot )?async (?:fatal )?event.*: ([\w ]*work queue [\w ]*error).*",
+        "a card stopped a connection: {}",
+        "dmesg and the first warning of the job; nvidia_peermem or DMA-BUF of this driver; versions alike on all hosts",
+    ),
+    Rule(
+        46,
         "connection_timed_out",
         "error",
         r"ibv_modify_qp failed with (?:error )?(?:\d+ )?Connection timed out.*",
@@ -85,7 +93,8 @@ RULES = (
         41,
         "port_error",
         "error",
-        r"NET/IB : (\S+) [Gg]ot async (?:fatal )?event *:? *(?:port error|device fatal|local catastrophic error).*",
+        r"NET/IB : (\S+) (?:[Gg]ot )?(?:non-fatal )?async (?:fatal )?event *:? *"
+        r"(?:port error|device fatal|local catastrophic error).*",
         "port or card {} failed during the job",
         "ibstat; the kernel's log for mlx5; cable, transceiver and the switch's port",
     ),
@@ -188,6 +197,14 @@ RULES = (
         "/dev/nvidia-caps-imex-channels in the container; nvidia-imex running on all hosts",
     ),
     Rule(
+        36,
+        "fabric_not_permitted",
+        "error",
+        r"MNNVL \(cliqueSize (\d+)\) is available but not working.*",
+        "NVLink joins {} GPUs of several hosts, and does not work between them",
+        "nvidia-imex-ctl -N on each host; /dev/nvidia-caps-imex-channels in the container",
+    ),
+    Rule(
         34,
         "fabric_state",
         "error",
@@ -218,6 +235,14 @@ RULES = (
         r"Rank (\d+) has (\d+) local Net devices \(max (\d+)\).*",
         "rank {} has {} network cards beside it, others have {}",
         "look for a card that is down or hidden on that host: ibstat; NCCL_IB_HCA alike on all",
+    ),
+    Rule(
+        85,
+        "unequal_cards",
+        "warning",
+        r"Detected mixed local Net device counts across ranks \(min (\d+), max (\d+)\).*",
+        "some ranks have {} network cards beside them, others {}",
+        "look for a card that is down or hidden on a host: ibstat; NCCL_IB_HCA alike on all",
     ),
     Rule(
         86,

@@ -1,7 +1,8 @@
 """What PyTorch prints when a job of many ranks fails: collectives that do not end, failed calls, ranks that are killed.
 
 Source: pytorch/pytorch, ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` (2.0 to 2.7), ``NCCLUtils.cpp``,
-``torch/distributed/elastic/multiprocessing/errors``; CUDA, ``cudaGetErrorString``.
+``socket.cpp``, ``TCPStore.cpp``, ``torch/csrc/DataLoader.cpp``, ``torch/distributed/elastic/multiprocessing/errors``;
+pytorch/gloo, ``gloo/transport/tcp/pair.cc``; CUDA, ``cudaGetErrorString``.
 """
 
 from __future__ import annotations
@@ -81,9 +82,46 @@ MESSAGES = (
     Message(
         "cuda_failure",
         "warning",
-        r"CUDA error: ([a-z][\w ,-]+)",
+        r"(?:(?:CUDA|HIP) error: ([a-z][\w ,-]+|CUDA-capable device\(s\) is/are busy or unavailable|CUBLAS_STATUS_\w+)"
+        r"|(No CUDA GPUs are available|CUDA driver initialization failed|CUDA unknown error))",
         "a call of CUDA failed: {}",
         "Xids in the kernel's log; CUDA_LAUNCH_BLOCKING=1 shows the call; one GPU again and again: its diagnostics",
+    ),
+    Message(
+        "host_not_reached",
+        "error",
+        r"The client socket has timed out after (\S+) while trying to connect to \((\S+), \d+\)",
+        "no answer within {} from {}, where the ranks meet",
+        "does rank 0 run there? MASTER_ADDR and MASTER_PORT alike on all hosts; firewall; ip route get",
+    ),
+    Message(
+        "host_not_reached",
+        "error",
+        r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients joined",
+        "within {} s only {} of {} processes joined the job",
+        "the first error in the logs of the hosts that did not join; MASTER_ADDR alike on all; firewall",
+    ),
+    Message(
+        "address_in_use",
+        "error",
+        r"The server socket has failed to (?:listen on|bind to) .*(?:EADDRINUSE|[Aa]ddress already in use)",
+        "a port that is taken was to be listened on",
+        "end what an earlier job left; another MASTER_PORT",
+    ),
+    Message(
+        "shared_memory_full",
+        "error",
+        r"DataLoader worker \(pid[^)]*\)+ is killed by signal: Bus error",
+        "/dev/shm is too small for what loads data",
+        "docker --shm-size=8g or --ipc=host; an emptyDir of medium Memory in Kubernetes; fewer workers",
+    ),
+    Message(
+        "peer_gone",
+        "warning",
+        r"gloo/transport/\S+\] Connection closed by peer"
+        r"|is setting up NCCL communicator and retrieving ncclUniqueId .* (?:Connection reset by peer|Broken pipe)",
+        "a connection between ranks broke, most often because another rank failed first",
+        "the first error in the logs of the other ranks; Xids and killed processes on their hosts",
     ),
     Message(
         "peer_gone",

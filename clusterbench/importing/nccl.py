@@ -105,7 +105,7 @@ class NcclImport:
 
 def looks_like(text: str) -> bool:
     """Whether nccl-tests printed it, as a table or as JSON, whatever stands before its lines."""
-    text = nccl_tests.with_marks(plain_text(text))
+    text = nccl_tests.plain_table(plain_text(text))
     if text.lstrip().startswith("{"):
         return '"results"' in text and '"nccl_version"' in text
     return re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE) is not None
@@ -119,7 +119,7 @@ def read_nccl(path: Path, facts: Facts) -> NcclImport:
     SuiteError
         If it cannot be read whole, is wrong by its own verdict, or does not say what ran on how many ranks.
     """
-    text = nccl_tests.with_marks(plain_text(read_text(path)))
+    text = nccl_tests.plain_table(plain_text(read_text(path)))
     try:
         if text.lstrip().startswith("{"):
             rows, ran = _of_json(path.name, text)

@@ -67,8 +67,7 @@ def _time_s(step: Step, log: TrainingLog, world_size: int) -> float:
     if step.time_s:
         return step.time_s
     assert step.tokens_per_s_per_rank  # a log prints one of the two
-    tokens = int(log.about["global_batch_size"]) * int(log.about["seq_len"])
-    return tokens / (step.tokens_per_s_per_rank * world_size)
+    return log.tokens_per_step / (step.tokens_per_s_per_rank * world_size)
 
 
 def _notes(log: TrainingLog) -> Iterator[str]:

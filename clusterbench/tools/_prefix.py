@@ -99,9 +99,12 @@ _LOGGERS = (
     _Form(rf"\[NeMo [DIWEC] (?P<time>{_DAY} {_CLOCK}) [^\]\s]+:\d+\] ", _SURE),
     _Form(rf"[IWEF]\d{{4}} (?P<time>{_CLOCK})\.\d+ +\d+ [^\]\s]+:\d+\] ", _SURE),  # glog, absl, klog
     _Form(rf"\[(?P<time>\d\d/\d\d/\d\d {_CLOCK})\] ", _SURE),  # rich
-    _Form(rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
-          _SURE),
+    _Form(
+        rf"\[?(?P<time>{_DAY}[T ]{_CLOCK}){_FRACTION}(?:Z| ?[+-]\d\d:?\d\d)?\]?:?[ \t](?:- ++|\| ++(?={_LEVEL}))?",
+        _SURE,
+    ),
     _Form(rf"{_SYSLOG_TIME} (?!\d{{4}}\b(?!:))", _SURE),  # ts of moreutils
+    _Form(rf"{_NAMED_DAY} (?P<time>{_NAMED_DAY} [ \d]\d {_CLOCK} \d{{4}}) ", _MOST),  # iperf3 --timestamps; ts %c
     _Form(rf"(?P<time>\d\d/\d\d/\d{{4}} {_CLOCK}) - {_LEVEL} +- [\w.]+ - ", _SURE),  # examples of Transformers
     _Form(rf"{_LEVEL} \d\d-\d\d {_CLOCK} (?:\[[^\]]+\] )?", _SURE),  # vLLM
     _Form(rf"{_LEVEL}:[\w.]+:", _MOST),  # Python's logging, unconfigured

@@ -6,7 +6,7 @@ must not matter: only differences are used.
 Source of wordings: Linux 6.8, ``drivers/net/ethernet/mellanox/mlx5/core/{events,health,main,en_main}.c``,
 ``drivers/pci/{pci,pcie/aer,hotplug/pciehp_ctrl}.c`` (5.4 to 6.12), ``kernel/{watchdog,hung_task,panic}.c``,
 ``drivers/iommu/{intel/dmar,amd/iommu}.c``,
-``net/sched/sch_generic.c``, ``mm/{oom_kill,memory-failure}.c``,
+``net/sched/sch_generic.c``, ``drivers/infiniband/core/cache.c`` (6.13), ``mm/{oom_kill,memory-failure}.c``,
 ``drivers/{nvme/host,ata,scsi}``, ``arch/x86/kernel/cpu/mce``, ``drivers/edac/mce_amd.c``,
 ``drivers/firmware/efi/cper.c``; NVIDIA's open kernel modules 560 (``NVRM``, ``nvidia-nvswitch``); leptonai/gpud,
 kernel message matchers of ``components/``.
@@ -105,6 +105,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("amd_gpu", r"\[amdgpu\]\] \*ERROR\* [hs]w_init of IP block .* failed"),
     ("amd_gpu_reset", rf"amdgpu (?P<gpu>{_BDF}): (?:amdgpu: )?(?:GPU reset begin|ring \S+ timeout)"),
     ("amd_gpu_reset", r"\[amdgpu\]\] \*ERROR\* ring \S+ timeout"),
+    ("driver_stuck", r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ll]ink ?[Mm]ask"),
     ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
     ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
     ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
@@ -226,13 +227,17 @@ _FAULTS = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 _SILENT = re.compile("|".join(pattern for pattern, _ in HARMLESS))
 _WAY = r"(?:NIC )?[Ll]ink (?:is )?(?P<way>[Uu]p|[Dd]own)\b"
 _LINKS = (
-    re.compile(rf"{_BDF} (?P<name>[\w.-]+): (?:\w+: \S+ )?{_WAY}"),
+    re.compile(rf"(?P<card>{_BDF}) (?P<name>[\w.-]+): (?:\w+: \S+ )?{_WAY}"),
+    re.compile(rf"(?P<card>{_BDF}) (?P<name>[\w.-]+): Port: (?P<port>\d+) Link (?P<way>ACTIVE|DOWN)\b"),
     re.compile(rf"(?<![\w.-])(?P<name>(?:en|eth|ib|bond|rdma|roce)[\w.-]*):? {_WAY}"),
     re.compile(r"\(slave (?P<name>[\w.-]+)\): link status definitely (?P<way>up|down)\b"),
     re.compile(r"link status definitely (?P<way>up|down) for interface (?P<name>[\w.-]+)"),
     re.compile(r"(?:^|\s)(?P<name>[\w.-]+): (?P<way>Lost|Gained) carrier"),
 )
-"""An interface and its link. Behind the address of its card it may have any name, elsewhere only a usual one."""
+"""An interface and its link. Behind the address of its card it may have any name, elsewhere only a usual one.
+
+The second is an RDMA device's: ``INIT`` and ``ARMED`` are not of its link, but of the subnet manager.
+"""
 _REPORTED = re.compile(
     r"\[Hardware Error\]:\s+(?:(?:(?P<event>event severity)|Error \d+, type): (?P<severity>\w+)"
     rf"|section[_ ]type: (?P<section>\w+)|device_id: (?P<device>{_BDF})$)"
@@ -395,18 +400,37 @@ class _Reported:
         self._held, self._is_pcie = None, False
 
 
+class _Links:
+    """Which links are up. Where an interface tells of the link of a card, the card's RDMA device says it again."""
+
+    def __init__(self) -> None:
+        self._is_up: dict[str, bool] = {}
+        self._cards: set[str] = set()
+
+    def lost(self, link: re.Match[str]) -> str:
+        """What is down now and was up; empty where nothing is."""
+        said = {"card": "", "port": "", **link.groupdict()}
+        name, up = said["name"], said["way"].lower() in ("up", "gained", "active")
+        if said["port"]:
+            if said["card"] in self._cards:
+                return ""
+            name = f"{name} port {said['port']}"
+        elif said["card"]:
+            self._cards.add(said["card"])
+        was_up, self._is_up[name] = self._is_up.get(name, False), up
+        return name if was_up and not up else ""
+
+
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
-    is_up: dict[str, bool] = {}
+    links = _Links()
     reported = _Reported()
     for line in _whole_sentences(log):
         if "[Hardware Error]" in line.text and (said := _REPORTED.search(line.text)):
             yield from reported.take(line, said)
             continue
         if ("ink" in line.text or "carrier" in line.text) and (link := _link(line.text)):
-            name, up = link["name"], link["way"].lower() in ("up", "gained")
-            if not up and is_up.get(name):
-                yield line, "link_down", name, None
-            is_up[name] = up
+            if lost := links.lost(link):
+                yield line, "link_down", lost, None
             continue
         if not any(word in line.text for word in _WORDS) or _SILENT.search(line.text):
             continue

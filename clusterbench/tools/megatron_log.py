@@ -16,6 +16,7 @@ from clusterbench.errors import LayoutError, ToolError
 from clusterbench.layout import ParallelLayout
 from clusterbench.tools._text import count, number, positive
 from clusterbench.tools.training_log import Step, TrainingLog, stop_behind
+from clusterbench.words import plural
 
 _STEP = re.compile(r"\biteration +(?P<number>\d+)/ *(?P<total>\d+) \|(?P<cells>.*)")
 _ITERATION = re.compile(r"\biteration +\d+/")
@@ -24,6 +25,7 @@ _MEMORY = re.compile(r"memory \(MB\) \| .*?max allocated: (?P<allocated>[\d.]+) 
 _TIME, _RATE = "elapsed time per iteration (ms)", "throughput per GPU (TFLOP/s/GPU)"
 _TOKENS, _BATCH, _NAN = "tokens per gpu per second(tgs)", "global batch size", "number of nan iterations"
 _NO_NUMBER = re.compile(r"(?i)nan|-?inf")
+_SKIPPED = "number of skipped iterations"
 _LOSSES = ("lm loss", "lm-loss")
 _DEGREES = {
     "pp": "pipeline_model_parallel_size",
@@ -87,6 +89,10 @@ def _with_steps(log: TrainingLog, rows: Sequence[tuple[int, int, int, Cells]]) -
     notes = log.notes
     if len(alike) < len(rows):
         notes = (*notes, f"{len(rows) - len(alike)} of {len(rows)} printed steps had another batch, and are left out")
+    counted = [cells for line, _, _, cells in alike if line != log.first_line]
+    if skipped := sum(cells.get(_SKIPPED, "0") != "0" for cells in counted):
+        said = f"{skipped} of {plural(len(counted), 'counted step')} hold skipped iterations"
+        notes = (*notes, f"{said}, which change no weights and run no optimizer")
     return replace(
         log,
         steps=tuple(_step(line, iteration, cells) for line, iteration, _, cells in alike),

@@ -18,6 +18,10 @@ _WITHOUT_MARK = re.compile(
     r"(?m)^ *(?=(?:nThread \d|Using devices|Rank +\d+ |size +count +type|\(B\) +\(elements\)|Out of bounds values :"
     r"|Avg bus bandwidth|Collective test (?:starting|concluded)))"
 )
+_STAMPED = re.compile(r"(?m)^# +size +count .* timestamp *$")
+_TIME_OF_DAY = re.compile(
+    r"(?m)(?:(?<=[#%\w]) +timestamp|(?<=\)) +%Y-%m-%d %H:%M:%S|(?<=[\dA]) +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) *$"
+)
 _ROUNDED_BANDWIDTH = 0.005e9
 _LIKENESS = 0.01
 
@@ -48,13 +52,16 @@ class NcclTable:
     out_of_bounds: int
 
 
-def with_marks(text: str) -> str:
-    """A text with the ``#`` before each line that is no row, where Markdown took them for headings.
+def plain_table(text: str) -> str:
+    """A text with the ``#`` before each line that is no row, where Markdown took them for headings, and without times.
 
-    >>> with_marks("     size  count  type\\n      8     2  float\\n Out of bounds values : 0 OK\\n")
+    Times of day stand behind the rows with ``-S``.
+
+    >>> plain_table("     size  count  type\\n      8     2  float\\n Out of bounds values : 0 OK\\n")
     '# size  count  type\\n      8     2  float\\n# Out of bounds values : 0 OK\\n'
     """
-    return _WITHOUT_MARK.sub("# ", text)
+    marked = _WITHOUT_MARK.sub("# ", text)
+    return _TIME_OF_DAY.sub("", marked) if _STAMPED.search(marked) else marked
 
 
 def wrong_rows(text: str) -> list[str]:
@@ -90,6 +97,8 @@ def parse(text: str) -> NcclTable:
         cells = line.lstrip("# ").split()
         if line.startswith("#") and cells[:2] == ["size", "count"]:
             columns = cells
+            if "cputime" in cells:
+                raise ToolError("nccl-tests printed the time of the CPU (-C 1), which is not that of the collective")
         elif line.startswith("#") and cells[:2] == ["(B)", "(elements)"]:
             _expect_units(cells, line)
         elif line.startswith("# Out of bounds values :"):

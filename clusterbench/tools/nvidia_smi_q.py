@@ -1,6 +1,6 @@
 """``nvidia-smi -q``, as text or XML (``-x``): what each GPU says of itself.
 
-Names of lines are those of drivers 525 to 580; a line that a driver or board does not have, or answers with ``N/A``, is
+Names of lines are those of drivers 525 to 610; a line that a driver or board does not have, or answers with ``N/A``, is
 None.
 
 Source: NVIDIA, nvidia-smi's manual page; ``nvsmi_device_v12.dtd``.
@@ -57,6 +57,8 @@ class SmiGpu:
         What the root port above it can do, whatever bridges are between them.
     is_virtual
         Whether it was passed through to a virtual machine; None where it is not said.
+    unrepairable
+        Whether errors of its memory are left that no row or channel can replace.
     repairs
         What waits for a reset to be repaired: ``Channel``, ``TPC``.
     pages_pending
@@ -99,6 +101,7 @@ class SmiGpu:
     double_bit: int | None
     pages_retired: int | None
     pages_pending: bool | None
+    unrepairable: bool | None
     repairs: tuple[str, ...]
     is_virtual: bool | None
     num_unknown: int
@@ -230,6 +233,8 @@ _FABRIC_HEALTH = (
 )
 _FABRIC_WELL = ("Healthy", "Full", "False", "None", "Not Supported", "Unknown")
 _REPAIRED = ("Channel", "TPC")
+_CEILING = "gpu power readings/gpu ceiling power limit"
+"""Since driver 610 limits stand below this heading."""
 _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -253,11 +258,14 @@ def _gpu(address: str, values: Values) -> SmiGpu:
         pcie_replays=_number(values, "pci/replays since reset", "pci/replay counter"),
         power_limit_w=_real(
             values,
-            *("gpu power readings/current power limit", "power readings/enforced power limit"),
+            *(f"{_CEILING}/current power limit", "gpu power readings/current power limit"),
+            "power readings/enforced power limit",
             *("power readings/power limit", "gpu power readings/power limit"),
         ),
         default_power_limit_w=_real(
-            values, "gpu power readings/default power limit", "power readings/default power limit"
+            values,
+            *(f"{_CEILING}/default power limit", "gpu power readings/default power limit"),
+            "power readings/default power limit",
         ),
         sram_uncorrectable=_sram(values),
         sram_threshold_exceeded=_flag(
@@ -284,6 +292,7 @@ def _gpu(address: str, values: Values) -> SmiGpu:
             *("retired pages/pending page blacklist", "retired pages/pending blacklist"),
             "retired pages/pending retirement",
         ),
+        unrepairable=_flag(values, "ecc errors/unrepairable memory"),
         repairs=tuple(part for part in _REPAIRED if _flag(values, f"ecc errors/{part.lower()} repair pending")),
         is_virtual=_is_virtual(values),
         num_unknown=sum(value.strip("[]") in _NO_ANSWER for value in values.values()),

@@ -26,6 +26,11 @@ _BATCH = re.compile(
     r"local batch size (?P<micro>\d+), global batch size (?P<batch>\d+), .*?sequence length (?P<length>\d+), "
     r"total steps (?P<total>\d+)"
 )
+_TOKENS = re.compile(
+    r"(?P<micro>\d+) tokens per DP rank, (?P<batch>\d+) tokens per train step, .*?"
+    r"maximum context length (?P<length>\d+), total steps (?P<total>\d+)"
+)
+"""Since August 2026: batches are counted in tokens, and documents packed."""
 _MESH = re.compile(r"Building \d-D device mesh with \[(?P<names>[^]]*)\], \[(?P<sizes>[\d, ]+)\]")
 _MESH_PAIRS = re.compile(r"Building device mesh with parallelism: (?P<pairs>.*)")
 _MODEL = re.compile(r"Model (?P<name>\S+ \S+) size: [\d,]+ total parameters")
@@ -48,16 +53,19 @@ def parse(text: str) -> TrainingLog:
     """
     lines = text.split("\n")
     found = [(line, step) for line, words in enumerate(lines[:-1], 1) if (step := _whole(line, words))]
-    batches = {said.groups() for said in _BATCH.finditer(text)}
+    batches = {said.group(): said for form in (_BATCH, _TOKENS) for said in form.finditer(text)}
     if not batches:
-        raise ToolError("the log has no line with 'global batch size', so that the tokens of a step are not known")
+        raise ToolError(
+            "the log has no line with 'global batch size' or 'tokens per train step', so that the tokens of a step are "
+            "not known"
+        )
     if len(batches) > 1:
         raise ToolError(f"the log says {len(batches)} batches, so it holds several runs: give each a file of its own")
     _expect_one_run(lines, found)
     _expect_one_form(found)
-    said = _BATCH.search(text)
-    assert said is not None
-    micro, batch, length, total = (count(_TOOL, said[name], said[0]) for name in ("micro", "batch", "length", "total"))
+    (said,) = batches.values()
+    total = count(_TOOL, said["total"], said[0])
+    tokens, batch = _batch(said)
     mesh = _mesh(text)
     world_size = math.prod(mesh.values()) if mesh else None
     last = found[-1][0] if found else 0
@@ -67,19 +75,28 @@ def parse(text: str) -> TrainingLog:
         raise ToolError("the log has no step that ended")
     about: dict[str, Any] = {"shape": model["name"]} if (model := _MODEL.search(text)) else {}
     about |= {"mesh": ", ".join(f"{name} {size}" for name, size in mesh.items())} if mesh else {}
-    about |= {"seq_len": length, "micro_batch_size": micro, "global_batch_size": batch}
+    about |= batch
     memory = max((number(_TOOL, step["memory"], step[0]) for _, step in found), default=0)
     peaks = {"reserved": memory * 2**30} if memory else {}
     steps, wrong = _steps(found, world_size), _wrong(found)
     first = steps[0].line if steps else 0
-    return TrainingLog(steps, total, about, world_size, first, peaks, stop, wrong)
+    return TrainingLog(steps, total, about, world_size, first, peaks, stop, wrong, tokens_per_step=tokens)
+
+
+def _batch(said: re.Match[str]) -> tuple[int, dict[str, int]]:
+    """The tokens of a step, and its sequences; of a batch that is counted in tokens, as many as it fills."""
+    micro, batch, length = (count(_TOOL, said[name], said[0]) for name in ("micro", "batch", "length"))
+    if said.re is _BATCH:
+        return batch * length, {"seq_len": length, "micro_batch_size": micro, "global_batch_size": batch}
+    filled = {"micro_batch_size": micro, "global_batch_size": batch}
+    return batch, {"seq_len": length} | {name: size // length for name, size in filled.items() if not size % length}
 
 
 def _expect_one_run(lines: Sequence[str], found: Sequence[tuple[int, re.Match[str]]]) -> None:
     """Every rank of a run says its batch before any can end a second step: others would count as slow ranks of it."""
     second = next((line for line, step in found if step["number"] != found[0][1]["number"]), len(lines))
     for line, words in enumerate(lines[second:], second + 1):
-        if _BATCH.search(words):
+        if _BATCH.search(words) or _TOKENS.search(words):
             raise ToolError(
                 f"a run begins on line {line}, behind the steps of another, so the text holds several: give each a "
                 "file of its own"

@@ -71,6 +71,8 @@ class TrainingLog:
         Why its figures are of no training.
     notes
         What was left out.
+    tokens_per_step
+        Of all ranks; 0 where it is not said.
     """
 
     steps: tuple[Step, ...]
@@ -82,6 +84,7 @@ class TrainingLog:
     stop: Stop | None = None
     wrong: str = ""
     notes: tuple[str, ...] = ()
+    tokens_per_step: int = 0
 
 
 def stop_behind(lines: Sequence[str], last: int) -> Stop | None:

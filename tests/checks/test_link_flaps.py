@@ -45,6 +45,28 @@ def test_what_driver_and_bond_say_of_one_loss_counts_once(tmp_path):
     assert LinkFlaps().judge(logging(*once).host(tmp_path)).healthy
 
 
+# drivers/infiniband/core/cache.c, since Linux 6.13: a port of InfiniBand has no other word on its link.
+PORT = "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link {}"
+
+
+def test_a_port_of_infiniband_that_went_down_twice_is_found(tmp_path):
+    said = [PORT.format(state) for state in ("INIT", "ACTIVE", "DOWN", "INIT", "ACTIVE", "DOWN")]
+    (fault,) = LinkFlaps().judge(logging(*said).host(tmp_path)).faults
+    assert (fault.where, fault.what[:23]) == ("mlx5_5 port 1", "lost its link, 2 times,")
+
+
+def test_what_the_port_of_an_interface_says_of_one_loss_counts_once(tmp_path):
+    driver = "mlx5_core 0000:ab:00.0 ens1f0: Link {}"
+    said = [driver.format("up"), PORT.format("ACTIVE"), driver.format("down"), PORT.format("DOWN")] * 2
+    (fault,) = LinkFlaps().judge(logging(*said).host(tmp_path)).faults
+    assert (fault.where, fault.what[:23]) == ("ens1f0", "lost its link, 2 times,")
+
+
+def test_a_port_that_no_subnet_manager_makes_active_has_lost_no_link(tmp_path):
+    said = [PORT.format(state) for state in ("ACTIVE", "INIT", "ARMED", "ACTIVE", "INIT")]
+    assert LinkFlaps().judge(logging(*said).host(tmp_path)).healthy
+
+
 @pytest.mark.parametrize(
     "said", ["ata1: SATA link {} (SStatus 0 SControl 300)", "pcieport 0000:3a:00.0: pciehp: Slot(12): Link {}"]
 )

@@ -353,6 +353,17 @@ def said(message, place=""):
         # Older net_ib.cc names no device; misc/nvmlwrap.cc and CUDACHECK print the library's own words.
         ("NET/IB : Got async event : port error", "p2p_plugin.c:141", "port_error", "error"),
         ("NET/IB : Got async event : port active", "transport/net_ib.cc:94", "nccl_warning", "note"),
+        # Since 2.23, in which port errors are among what it calls non-fatal
+        ("NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)", "net_ib.cc:253", "port_error", "error"),
+        ("NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)", "net_ib.cc:253", "nccl_warning", "note"),
+        ("NET/IB : mlx5_3:1 async fatal event: local catastrophic error", "net_ib.cc:1", "port_error", "error"),
+        ("NET/IB : x:1 async fatal event on QP (0x7f): local access violation work queue error", "n.cc:1",
+         "transfer_failed", "error"),
+        ("NET/IB : x Got async event : local access violation work queue error", "n.cc:1", "transfer_failed", "error"),
+        ("MNNVL (cliqueSize 72) is available but not working on this system. Check the IMEX configuration "
+         "(nvidia-imex-ctl -N).", "init.cc:1", "fabric_not_permitted", "error"),
+        ("Detected mixed local Net device counts across ranks (min 7, max 8). Ignoring", "init.cc:1",
+         "unequal_cards", "warning"),
         ("Cuda failure 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("Cuda failure 214 'uncorrectable ECC error encountered'", "enqueue.cc:94", "uncorrectable_ecc", "error"),
         ("nvmlDeviceGetHandleByPciBusId(busId) failed: GPU is lost", "misc/nvmlwrap.cc:7", "gpu_lost", "error"),
@@ -584,6 +595,11 @@ LOST = "Unable to determine the device handle for GPU {}0000:19:00.0: Unknown Er
             ),
             [("page_retirement", WHERE)],
         ),
+        (SMI.replace("    Remapped", "        Unrepairable Memory               : No\n    Remapped"), []),
+        (
+            SMI.replace("    Remapped", "        Unrepairable Memory               : Yes\n    Remapped"),
+            [("unrepairable_memory", WHERE)],
+        ),
         (
             TWO.replace(
                 "    Persistence", "    VBIOS Version                         : 96.00.89.00.01\n    Persistence", 1
@@ -653,6 +669,26 @@ def test_errors_of_boards_that_tell_single_from_double_bits_are_found(examined, 
     assert all(each.severity == "warning" and each.where == WHERE for each in examination.found)
     if memory:
         assert examination.found[0].evidence == "said.txt:39: Double Bit: 12"
+
+
+# As driver 610 lists limits, in the words of its nvidia-smi.
+CEILING = """\
+        GPU Ceiling Power Limit
+            Current Power Limit           : {current} W
+            Default Power Limit           : 700.00 W
+        GPU Base Power
+            Current Base Power            : N/A
+"""
+
+
+@pytest.mark.parametrize(("current", "found"), [("700.00", []), ("450.00", [("power_limit", WHERE)])])
+def test_a_power_limit_is_judged_where_driver_610_lists_it(examined, current, found):
+    limits = (
+        "        Current Power Limit               : 700.00 W\n        Default Power Limit               : 700.00 W\n"
+    )
+    examination, _ = examined(SMI.replace(limits, CEILING.format(current=current)))
+    assert [(each.name, each.where) for each in examination.found] == found
+    assert "power_limit" in {each.name for each in (*examination.found, *examination.healthy)}
 
 
 def test_a_gpu_without_a_handle_is_found_however_its_driver_writes_gpu(examined):

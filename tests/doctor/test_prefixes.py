@@ -68,6 +68,8 @@ PREFIXES = {
     "Docker Compose": "node0-1  | ",
     "Docker's services": "train_worker.1.q9x0v3@cb17    | ",
     "ISO time": "2026-03-02T14:10:00+01:00 ",
+    "iperf3 --timestamps": "Mon Mar  2 14:10:00 2026 ",
+    "an offset behind a space": "2026-03-02 14:10:00.123 +08:00 ",
     "syslog": "Mar  2 14:10:00 cb17 python[123]: ",
     "rsyslog": "2026-03-02T14:10:00.123456+00:00 cb17 python[123]: ",
     "journalctl -o short-iso": "2026-03-02T14:10:00+0000 cb17 python[123]: ",

@@ -65,6 +65,40 @@ def test_older_versions_name_no_number(examined):
         ("ncclRemoteError: A call failed possibly due to a network error", "peer_gone", "warning"),
         ("[rank1]: ncclSystemError: System call (e.g. socket, malloc) failed", "nccl_failed", "warning"),
         ("  traceback : Signal 9 (SIGKILL) received by PID 4711", "rank_killed", "warning"),
+        ("RuntimeError: HIP error: an illegal memory access was encountered", "cuda_failure", "warning"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda_failure", "warning"),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `c`", "cuda_failure", "warning"),
+        ("RuntimeError: No CUDA GPUs are available", "cuda_failure", "warning"),
+        (
+            "torch.distributed.DistNetworkError: The client socket has timed out after 600s while trying to connect to "
+            "(192.0.2.1, 29500).",
+            "host_not_reached",
+            "error",
+        ),
+        ("Timed out after 601 seconds waiting for clients. 15/16 clients joined.", "host_not_reached", "error"),
+        (
+            "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: "
+            "-98, name: EADDRINUSE, message: address already in use",
+            "address_in_use",
+            "error",
+        ),
+        (
+            "The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+            "address_in_use",
+            "error",
+        ),
+        ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. ", "shared_memory_full", "error"),
+        (
+            "RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [192.0.2.7]:9",
+            "peer_gone",
+            "warning",
+        ),
+        (
+            "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store by key '0', but store->get('0') got error: Connection reset by peer",
+            "peer_gone",
+            "warning",
+        ),
     ],
 )
 def test_each_failure_is_found(examined, said, name, severity):

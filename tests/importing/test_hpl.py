@@ -55,6 +55,18 @@ def test_nvidias_rate_is_of_all_gpus_and_one_without_a_residual_is_noted(importe
     ]
 
 
+def test_of_hpcc_it_is_said_that_only_its_hpl_is_read(imported, tmp_path):
+    """Source: icl-utk-edu/hpcc, src/io.c."""
+    imported(
+        "This is the DARPA/DOE HPC Challenge Benchmark version 1.5.0 October 2012\n" + RUN.format(word="PASSED"),
+        num_nodes=1,
+    )
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["imported"]["notes"] == [
+        "said.txt: the text is that of HPCC, of which HPL alone is read: PTRANS, STREAM, FFT and others are left out"
+    ]
+
+
 def test_nvidias_residual_is_read(imported, tmp_path):
     assert [value for value, _ in imported(WHOLE, num_nodes=2).values()] == [3.370e14]
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["imported"]["notes"] == []

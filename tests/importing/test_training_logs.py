@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -154,6 +155,28 @@ def test_a_layout_has_the_ranks_that_the_arguments_leave_to_dp(imported, tmp_pat
     assert _said(tmp_path)[3]["layout"] == expected
 
 
+# torchtitan/trainer.py of August 2026 counts tokens in place of sequences.
+OF_TOKENS = TITAN.replace(
+    "local batch size 8, global batch size 64, gradient accumulation steps 1, sequence length 2048, total",
+    "16384 tokens per DP rank, {tokens} tokens per train step, gradient accumulation steps 1, maximum context length "
+    "2048, total",
+)
+
+
+def test_a_batch_of_tokens_is_as_many_sequences_as_it_fills(imported, tmp_path):
+    rows = imported(TITAN, num_nodes=1)
+    point = _said(tmp_path)[3]
+    shutil.rmtree(tmp_path / "run")
+    assert imported(OF_TOKENS.format(tokens=131072), num_nodes=1) == rows
+    assert _said(tmp_path)[3] == point
+
+
+def test_a_batch_of_tokens_that_fills_no_number_of_sequences_has_none(imported, tmp_path):
+    rows = imported(OF_TOKENS.format(tokens=131073), num_nodes=1)
+    assert "tokens_per_s_per_rank" in {metric for _, metric in rows}
+    assert {"global_batch_size", "micro_batch_size"} & {*_said(tmp_path)[3]} == {"micro_batch_size"}
+
+
 def test_steps_of_a_batch_that_grew_are_left_out(imported, tmp_path):
     """5.6301 s are of 64 sequences, and those of 128 took 5.4106 and 5.3641 s."""
     first, second = step(1, 25849.1, 38.6), step(2, 5630.1, 231.9)
@@ -164,6 +187,14 @@ def test_steps_of_a_batch_that_grew_are_left_out(imported, tmp_path):
     row = {metric: value for (_, metric), (value, _) in rows.items()}
     assert row["step_time"] == pytest.approx((5.4106 + 5.3641) / 2)
     assert "said.txt: 2 of 4 printed steps had another batch, and are left out" in _said(tmp_path)[2]
+
+
+def test_steps_that_changed_no_weights_are_said(imported, tmp_path):
+    """While it looks for a scale of the loss Megatron-LM skips the optimizer, and prints no loss."""
+    skipped = MEGATRON.replace("skipped iterations:   0", "skipped iterations:   1", 3)
+    imported(skipped, num_nodes=2)
+    note = "said.txt: 2 of 3 counted steps hold skipped iterations, which change no weights and run no optimizer"
+    assert note in _said(tmp_path)[2]
 
 
 def test_a_step_in_fp8_is_none_in_bfloat16(imported, tmp_path):

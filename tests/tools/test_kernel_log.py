@@ -34,6 +34,7 @@ SAID = {
     "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring page1 timeout, signaled seq=1, emitted seq=2": "amd_gpu_reset",
     "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
     "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)": "gpu_start",
+    "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!": "driver_stuck",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping": "peermem",
     "mlx5_core 0000:5c:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).": "slot_power",
     "mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, Cable error, High Temperature": "heat",

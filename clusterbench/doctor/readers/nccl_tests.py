@@ -26,7 +26,7 @@ class NcclTestsTables(HostText):
     kind = "nccl-tests"
 
     def holds(self, text: str) -> bool:
-        marked = nccl_tests.with_marks(text)
+        marked = nccl_tests.plain_table(text)
         is_json = text.lstrip().startswith("{") and '"nccl_version"' in text and '"out_of_bounds"' in text
         return (
             is_json
@@ -68,7 +68,7 @@ class NcclTestsTables(HostText):
 
 def _of_tables(text: str) -> tuple[int, int | None, str]:
     """Rows, what is wrong in them (None where nothing was checked), and the line that says so; of all tables."""
-    original, text = text, nccl_tests.with_marks(text)
+    original, text = text, nccl_tests.plain_table(text)
     number, wrong, first, is_checked = 0, 0, "", False
     ends = [match.end() for match in _VERDICT.finditer(text)]
     if not ends or _HEADER.search(text, ends[-1]):
@@ -87,7 +87,7 @@ def _of_tables(text: str) -> tuple[int, int | None, str]:
 
 def _wrong_line(text: str) -> str:
     """A line of tables that says that results are wrong; empty where none does."""
-    marked = nccl_tests.with_marks(text)
+    marked = nccl_tests.plain_table(text)
     failed = next((match[0] for match in _VERDICT.finditer(marked) if match[1] == "FAILED"), "")
     return _as_printed(failed or next(iter(nccl_tests.wrong_rows(marked)), ""), text)
 

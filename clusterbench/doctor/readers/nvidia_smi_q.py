@@ -165,6 +165,9 @@ def _found(query: nvidia_smi_q.SmiQuery, name: str) -> Iterator[Found]:
             what = f"{gpu.pages_retired} pages of its memory are retired, and at most {_MOST_PAGES} can be"
             fix = "the vendor's field diagnostics; RMA"
             yield smi("page_retirement", "warning", name, place, what, f"Retired Pages: {gpu.pages_retired}", fix)
+        if gpu.unrepairable:
+            what, fix = "its memory has errors that cannot be repaired", "the vendor's field diagnostics; RMA"
+            yield smi("unrepairable_memory", "error", name, place, what, "Unrepairable Memory: Yes", fix)
         if could := _slower_root_port(gpu, query):
             has = gpu.host_pcie_generation
             what = f"the root port above it allows PCIe generation {has}, those of other GPUs {could}"

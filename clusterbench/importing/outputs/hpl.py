@@ -9,6 +9,8 @@ from clusterbench.importing.output import Output, Read
 from clusterbench.importing.records import ImportedCase
 from clusterbench.tools import hpl
 
+_HPCC = "HPC Challenge Benchmark version"
+
 
 class HplSolves(Output):
     """FLOP/s of all ranks together; a solve whose residual failed is a case that is wrong.
@@ -25,6 +27,9 @@ class HplSolves(Output):
 
     def read(self, name: str, text: str, facts: Facts) -> Read:
         cases, notes = [], []
+        if _HPCC in text:
+            left = "PTRANS, STREAM, FFT and others are left out"
+            notes.append(f"{name}: the text is that of HPCC, of which HPL alone is read: {left}")
         for solve in hpl.parse(text):
             world_size = solve.p * solve.q
             num_nodes = facts.hosts_of(name, world_size)

@@ -69,6 +69,26 @@ def test_a_table_whose_marks_markdown_took_for_headings_is_read(examined):
     assert examined(said)[0].healthy == examined(printed.NCCL_TESTS)[0].healthy
 
 
+# As -S prints times behind the rows: NVIDIA/nccl-tests, src/util.cu, writeTimestamp.
+STAMPED = re.sub(
+    r"(?m)( +\d+ +\d+ +float .*)$",
+    r"\1  2026-03-02 14:01:37",
+    printed.NCCL_TESTS.replace("busbw  #wrong\n", "busbw  #wrong           timestamp\n").replace(
+        "(GB/s)\n", "(GB/s)          %Y-%m-%d %H:%M:%S\n"
+    ),
+)
+
+
+def test_a_table_with_times_is_read(examined):
+    assert examined(STAMPED)[0].healthy[0].what == examined(printed.NCCL_TESTS)[0].healthy[0].what
+
+
+def test_wrong_results_of_a_row_with_a_time_are_found_where_the_table_is_cut(examined):
+    said = STAMPED.replace("0  2026", "7  2026")
+    (found,) = examined(said[: said.index("# Out of bounds")])[0].found
+    assert found.name == "wrong_result"
+
+
 def test_the_line_of_the_verdict_is_cited(examined):
     (found,) = examined(WRONG)[0].found
     assert found.evidence.endswith(": # Out of bounds values : 2 FAILED")
