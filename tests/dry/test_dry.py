@@ -302,7 +302,7 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
     ("words", "said"),
     [
         (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
-        (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
+        (["tp2", "--shape", "llama-tiny", "--gpu", "a100"], "--gpu 'a100' is not in the tables."),
         (["tp1", "--shape", "llama-tiny", "--gpu", "v100-sxm2-32gb"], "on --gpu v100-sxm2-32gb: dtype bfloat16: v100-"),
         (
             ["tp1", "--shape", "llama-tiny", "--gpu", "a100-sxm4-80gb", "--set", "float8=rowwise"],
