@@ -186,6 +186,24 @@ def meant_card(words: str) -> Accelerator | None:
     return meant[0] if len(meant) == 1 else None
 
 
+def unlike_a_drivers(gpu: str) -> str:
+    """What is wrong with a card's name where a driver's is asked for, if it is words of a publication; empty if not.
+
+    A name with its vendor's may be that of a driver nobody has recorded.
+
+    >>> unlike_a_drivers("h100")
+    "'h100'; it must be a driver's name: 'NVIDIA H100 80GB HBM3'."
+    >>> unlike_a_drivers("NVIDIA H100 80GB HBM2e"), unlike_a_drivers("Hopper")
+    ('', '')
+    """
+    if of_tables := name_of_drivers(gpu):
+        return of_tables
+    if find_accelerator(gpu) or re.match(r"(?i)(nvidia|amd|tesla) ", gpu) or not (meant := meant_cards(gpu)):
+        return ""
+    names = " or ".join(repr(card.nvml_names[0]) for card in meant)
+    return f"{gpu!r}; it must be a driver's name: {names}."
+
+
 def _parts(words: str) -> list[str]:
     return [_FORM.sub("sxm", part) for part in re.split(r"[\s_-]+", words) if part]
 
