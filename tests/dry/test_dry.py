@@ -366,7 +366,7 @@ def test_out_stores_the_step_as_a_run_with_its_page(tmp_path: Path, gpu: str) ->
     assert "rank 5" in rows[0].basis
     page = (out / "index.html").read_text()
     assert "sent, in order" in page
-    assert "1 of 1 case fit the 141 GB of NVIDIA H200" in page
+    assert "1 of 1 case fits the 141 GB of NVIDIA H200" in page
 
     again = CliRunner().invoke(main, ["dry-run", *words, "--out", str(out)])
     assert (again.exit_code, "exists and is not empty" in again.output) == (2, True)
