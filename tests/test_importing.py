@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -238,6 +239,21 @@ def test_a_collective_has_one_name_however_it_is_spelled(tmp_path, spelled):
         import_files([tmp_path / "s.csv"], mapping(tmp_path / "s.yaml", text), tmp_path / "run")
     ).histories
     assert history.case.point["op"] == "all_reduce"
+
+
+def test_a_file_whose_name_is_no_text_is_imported(tmp_path):
+    """Every line that named it was written so that none could be read: 'no cases; 8 lines could not be read'."""
+    file = tmp_path / os.fsdecode(b"s\xff.csv")
+    file.write_text("bytes,rate\n1048576,10.48576\n")
+    text = (
+        "import: sweep\ncase: {op: {value: all_reduce}, size_bytes: bytes, world_size: {value: 8}}\n"
+        "gpus_per_node: 8\nfigures:\n  algbw: {column: rate, unit: GB/s}\n"
+    )
+    run = import_files([file], mapping(tmp_path / "s.yaml", text), tmp_path / "run")
+    reading = read(run)
+    assert (len(reading.histories), list(reading.problems)) == (1, [])
+    assert {row.basis for row in reading.rows if row.metric == "algbw"} == {"imported from s?.csv:2"}
+    assert "s?.csv" in run.environment()["imported"]["files"]
 
 
 # A bad one.
