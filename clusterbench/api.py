@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clusterbench.cluster import Cluster
-from clusterbench.errors import SuiteError
+from clusterbench.errors import SuiteError, path_of
 from clusterbench.types import Plan
 
 if TYPE_CHECKING:  # a plan needs nothing of what reads runs
@@ -28,7 +29,12 @@ def plan(suite: Path | str, cluster: Cluster) -> Plan:
     from clusterbench.planning import make_plan
     from clusterbench.suite import load_suite
 
-    return make_plan(load_suite(suite), cluster)
+    if not isinstance(cluster, Cluster):
+        raise SuiteError(
+            f"cluster is {cluster!r:.80}; it must be a Cluster, as clusterbench.Cluster(num_nodes=1, ranks_per_node=8, "
+            "device='cuda')."
+        )
+    return make_plan(load_suite(path_of(suite, "suite")), cluster)
 
 
 def run(
@@ -72,14 +78,18 @@ def run(
     from clusterbench.run_folder import default_path
     from clusterbench.suite import load_suite
 
+    given: object = time_limit_s
+    if given is not None and not isinstance(given, Real):  # of numpy, too
+        raise SuiteError(f"time_limit_s is {given!r}; it must be a number of seconds.")
     if time_limit_s is not None and not time_limit_s > 0:
         raise SuiteError(f"time_limit_s is {time_limit_s}; it must be more than 0.")
+    suite = path_of(suite, "suite")
     if out is None and detect(os.environ) is not None:
         raise SuiteError("under a launcher 'run' cannot choose a folder for all processes.\nhint: give it out=FOLDER")
-    folder = Path(out) if out else default_path(Path("reports"), load_suite(suite).name, datetime.now())
+    folder = path_of(out, "out") if out else default_path(Path("reports"), load_suite(suite).name, datetime.now())
     run_suite(
         RunOptions(
-            Path(suite),
+            suite,
             out=folder,
             device=device,
             num_ranks=num_ranks,
@@ -102,4 +112,4 @@ def read(folder: Path | str) -> Reading:
     from clusterbench import derive
     from clusterbench.run_folder import RunFolder
 
-    return derive.read(RunFolder.open(Path(folder)))
+    return derive.read(RunFolder.open(path_of(folder, "folder")))

@@ -186,6 +186,24 @@ def meant_card(words: str) -> Accelerator | None:
     return meant[0] if len(meant) == 1 else None
 
 
+def unlike_a_drivers(gpu: str) -> str:
+    """What is wrong with a card's name where a driver's is asked for, if it is words of a publication; empty if not.
+
+    A name with its vendor's may be that of a driver nobody has recorded.
+
+    >>> unlike_a_drivers("h100")
+    "'h100'; it must be a driver's name: 'NVIDIA H100 80GB HBM3'."
+    >>> unlike_a_drivers("NVIDIA H100 80GB HBM2e"), unlike_a_drivers("Hopper")
+    ('', '')
+    """
+    if of_tables := name_of_drivers(gpu):
+        return of_tables
+    if find_accelerator(gpu) or re.match(r"(?i)(nvidia|amd|tesla) ", gpu) or not (meant := meant_cards(gpu)):
+        return ""
+    names = " or ".join(repr(card.nvml_names[0]) for card in meant)
+    return f"{gpu!r}; it must be a driver's name: {names}."
+
+
 def _parts(words: str) -> list[str]:
     return [_FORM.sub("sxm", part) for part in re.split(r"[\s_-]+", words) if part]
 
@@ -201,7 +219,9 @@ def _may_be(card: Accelerator, parts: Sequence[str]) -> bool:
 
 
 def named_accelerator(name: str, said: str = "--gpu") -> Accelerator:
-    """The accelerator that a person names, as the tables in ``clusterbench/hardware`` or as its driver has it.
+    """The accelerator of a record, as the tables in ``clusterbench/hardware`` or as its driver has it.
+
+    What a person says is :func:`said_card`'s to read.
 
     Parameters
     ----------
@@ -221,21 +241,23 @@ def named_accelerator(name: str, said: str = "--gpu") -> Accelerator:
 
 
 def card_with_memory(name: str) -> Accelerator:
-    """The same, of a card whose memory is on record.
+    """What a person says is the card, of which the memory is on record.
 
     Raises
     ------
     SuiteError
-        Also if it is not.
+        If the words stand for no card or for several, or its memory is not on record.
     """
-    card = named_accelerator(name)
+    card = said_card(name)
     if not card.memory_bytes:
         raise SuiteError(f"--gpu {name!r}: the tables have no memory of it.")
     return card
 
 
 def said_card(words: str, said: str = "--gpu") -> Accelerator:
-    """The same of words that may be those of a publication, as a table of steps has them.
+    """The accelerator that a person means: by a name of the tables or of a driver, or by words that fit one card only.
+
+    The words may be those of a publication, and stand in an option, in a file, or in a table of steps.
 
     Raises
     ------
@@ -419,7 +441,7 @@ class MachineOptions:
     ranks_per_agent
         Ranks that each process of a launcher owns; 0 is all of its host.
     gpu
-        The card of a machine elsewhere, by its name in the tables.
+        The card of a machine elsewhere, as :func:`said_card` reads it.
     ranks_per_gpu
         That share each GPU; None for one.
 
@@ -483,7 +505,7 @@ def decide_cluster(asked: MachineOptions, found: Found, num_ranks: int | None) -
     Cluster(num_nodes=2, ranks_per_node=8, device='cuda', gpu_name=None, cpu_name=None, hosts=(), ranks_per_gpu=1)
     """
     if asked.gpu is not None:
-        card = named_accelerator(asked.gpu)
+        card = said_card(asked.gpu)
         found = Found((card.nvml_names[0],) * card.usual_gpus_per_node)
     num_gpus, is_run = len(found.gpu_names), bool(found.hosts)
     device: Literal["cpu", "cuda"] = "cuda" if num_gpus or asked.gpus_per_node else "cpu"

@@ -7,7 +7,9 @@ would be accepted and what to do next.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 
 class ClusterbenchError(Exception):
@@ -71,3 +73,16 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(word, list(allowed), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def path_of(given: object, what: str) -> Path:
+    """What a program hands over as the path of something.
+
+    Raises
+    ------
+    SuiteError
+        If it is none: text and ``os.PathLike`` are.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise SuiteError(f"{what} is {given!r:.80}; it must be a path: text, or a pathlib.Path.")
+    return Path(given)

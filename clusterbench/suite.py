@@ -19,6 +19,7 @@ from clusterbench.run_folder import copy_of_named
 from clusterbench.run_folder.redaction import FROM_ENVIRONMENT, is_secret_name, redacted, redacted_value
 from clusterbench.shape import ModelShape, numbers_of, written
 from clusterbench.shape_file import is_path, shape_in, shape_in_file
+from clusterbench.tools.nccl_variables import meant_variable
 from clusterbench.types import FAIL_ON, MOST_REPEATS, Side
 from clusterbench.units import parse_time
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
@@ -570,6 +571,12 @@ class _SuiteReader:
             raise self.mistake(line, f"{as_yaml(name)} is not the name of an environment variable.")
         if is_launchers(name):
             raise self.mistake(line, f"environment variable '{name}' is set by the launcher; a suite cannot change it.")
+        if meant := meant_variable(name):
+            raise self.mistake(
+                line,
+                f"environment variable '{name}' has no effect: no NCCL reads it. Did you mean '{meant}'?\n"
+                "hint: if a newer one does, set it where clusterbench is started",
+            )
         what = f"environment variable '{name}'"
 
         def parse(of: Node) -> str:

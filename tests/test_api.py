@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_the_program_of_the_page_runs_with_nothing_but_the_public_names(tmp_path
         ({"num_ranks": "2"}, "num_ranks is '2'; it must be a whole number."),
         ({"device": "gpu"}, "device is 'gpu'; it must be 'cpu' or 'cuda'."),  # was taken for GPUs
         ({"time_limit_s": -1.0}, "time_limit_s is -1.0; it must be more than 0."),
+        ({"time_limit_s": "5m"}, "time_limit_s is '5m'; it must be a number of seconds."),
         ({"time_limit_s": float("nan")}, "time_limit_s is nan; it must be more than 0."),
     ],
 )
@@ -84,6 +86,34 @@ def test_a_run_refuses_numbers_that_mean_nothing(tmp_path: Path, arguments: dict
 def test_a_cluster_that_cannot_be_is_refused(machine: Any, words: str) -> None:
     with pytest.raises(clusterbench.ClusterbenchError, match=f"^{re.escape(words)}"):
         clusterbench.Cluster(*machine)
+
+
+@pytest.mark.parametrize("given", [None, {"suite": "s"}, b"s.yaml", 5])
+def test_what_is_no_path_is_refused(given: Any) -> None:
+    """It ended with a TypeError of pathlib."""
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("suite", lambda: clusterbench.plan(given, TWO_RANKS)),
+        ("suite", lambda: clusterbench.run(given)),
+        ("folder", lambda: clusterbench.read(given)),
+        ("folder", lambda: clusterbench.read_rows(given)),
+        ("folder", lambda: clusterbench.wide_rows(given)),
+    ]
+    for what, call in calls:
+        with pytest.raises(clusterbench.ClusterbenchError) as refused:
+            call()
+        assert str(refused.value) == f"{what} is {given!r}; it must be a path: text, or a pathlib.Path."
+        assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("given", [None, "cpu", 8])
+def test_what_is_no_cluster_is_refused(given: Any, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    with pytest.raises(clusterbench.ClusterbenchError) as refused:
+        clusterbench.plan(tmp_path / "s.yaml", given)
+    assert str(refused.value) == (
+        f"cluster is {given!r}; it must be a Cluster, as clusterbench.Cluster(num_nodes=1, ranks_per_node=8, "
+        "device='cuda')."
+    )
 
 
 def test_the_page_describes_every_public_name() -> None:

@@ -294,3 +294,23 @@ def test_no_record_of_a_run_is_written_over(run, tmp_path, words):
         said = f"error: {words[-1]} run/{name} is a record of the run in run, and cannot be made again; name another"
         assert said in " ".join(done.stderr.split())
     assert {name: (tmp_path / "run" / name).read_bytes() for name in RECORDS} == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan s.yaml",
+        "layout tp2 --shape llama-tiny",
+        "dry-run tp2 --shape llama-tiny",
+        "advise --shape llama-8b --global-batch-size 16",
+    ],
+)
+def test_a_card_has_the_same_names_in_every_verb(run, words):
+    by_words, by_name = (run(*words.split(), "--gpu", gpu) for gpu in ("H100", "h100-sxm-80gb"))
+    assert by_words.exit_code == by_name.exit_code == 0, by_words.stderr
+    assert [line for line in by_words.stdout.splitlines() if "CPU seconds" not in line] == [
+        line for line in by_name.stdout.splitlines() if "CPU seconds" not in line
+    ]
+    refused = run(*words.split(), "--gpu", "A100")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: --gpu 'A100' is not in the tables. Did you mean a100-sxm4-80gb, a100-sxm4")

@@ -261,6 +261,20 @@ def test_a_folder_in_place_of_a_file_is_named(healthy: Path, tmp_path: Path, nam
     )
 
 
+def test_a_line_that_cannot_be_read_counts_when_its_case_was_measured_again(healthy: Path, tmp_path: Path) -> None:
+    """It may have held a wrong result, which is one in any attempt: docs/verdict.md."""
+    folder = tmp_path / "run"
+    shutil.copytree(healthy, folder)
+    for name in ("observations.jsonl", "outcomes.jsonl"):
+        first, *others = (folder / name).read_text().splitlines()
+        again = json.dumps(json.loads(first) | {"attempt": 2})
+        first = f"{first[:100]} damaged" if name == "outcomes.jsonl" else first
+        (folder / name).write_text("\n".join((first, *others, again)) + "\n")
+    done = CliRunner().invoke(main, ["report", str(folder)])
+    assert done.exit_code == 1
+    assert "measured  INCOMPLETE  8 of 8 cases; 2 lines could not be read" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["environment.json", "verdict.json", "index.html", "rows.csv"])
 def test_a_folder_in_place_of_what_can_be_done_without(healthy: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "run"

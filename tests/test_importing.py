@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -226,6 +227,35 @@ def test_a_collective_is_a_sweep_of_sizes(tmp_path):
     assert values == {"algbw": pytest.approx(10.48576e9), "latency": pytest.approx(1e-4)}
 
 
+@pytest.mark.parametrize("spelled", ["allreduce", "AllReduce", "all-reduce", "all_reduce"])
+def test_a_collective_has_one_name_however_it_is_spelled(tmp_path, spelled):
+    """'allreduce' was an operation of its own, which no chart of collectives draws."""
+    text = (
+        "import: sweep\ncase: {op: kind, size_bytes: bytes, world_size: {value: 8}}\n"
+        "gpus_per_node: 8\nfigures:\n  algbw: {column: rate, unit: GB/s}\n"
+    )
+    (tmp_path / "s.csv").write_text(f"kind,bytes,rate\n{spelled},1048576,10.48576\n")
+    (history,) = read(
+        import_files([tmp_path / "s.csv"], mapping(tmp_path / "s.yaml", text), tmp_path / "run")
+    ).histories
+    assert history.case.point["op"] == "all_reduce"
+
+
+def test_a_file_whose_name_is_no_text_is_imported(tmp_path):
+    """Every line that named it was written so that none could be read: 'no cases; 8 lines could not be read'."""
+    file = tmp_path / os.fsdecode(b"s\xff.csv")
+    file.write_text("bytes,rate\n1048576,10.48576\n")
+    text = (
+        "import: sweep\ncase: {op: {value: all_reduce}, size_bytes: bytes, world_size: {value: 8}}\n"
+        "gpus_per_node: 8\nfigures:\n  algbw: {column: rate, unit: GB/s}\n"
+    )
+    run = import_files([file], mapping(tmp_path / "s.yaml", text), tmp_path / "run")
+    reading = read(run)
+    assert (len(reading.histories), list(reading.problems)) == (1, [])
+    assert {row.basis for row in reading.rows if row.metric == "algbw"} == {"imported from s?.csv:2"}
+    assert "s?.csv" in run.environment()["imported"]["files"]
+
+
 # A bad one.
 
 
@@ -410,6 +440,17 @@ def test_an_impossible_time_leaves_no_folder(tmp_path):
             "gpu: h100-sxm-80gb",  # was refused as 'gpu_name', without file and line
             "m.yaml:4: 'gpu' is 'h100-sxm-80gb', as the tables have it; it must be 'NVIDIA H100 80GB HBM3', as drivers "
             "do.",
+        ),
+        (
+            "gpu: NVIDIA H100 80GB HBM3",
+            "gpu: h100",  # was taken, and no figure had a peak
+            "m.yaml:4: 'gpu' is 'h100'; it must be a driver's name: 'NVIDIA H100 80GB HBM3'.",
+        ),
+        (
+            "gpu: NVIDIA H100 80GB HBM3",
+            "gpu: A100",
+            "m.yaml:4: 'gpu' is 'A100'; it must be a driver's name: 'NVIDIA A100-SXM4-80GB' or "
+            "'NVIDIA A100-SXM4-40GB'.",
         ),
         (
             "question:",

@@ -233,6 +233,13 @@ def test_with_a_job_the_table_says_what_is_sent_and_silent_ends_have_no_part() -
     assert "ends2, first and last stage" not in text
 
 
+def test_bytes_of_a_link_are_whole_and_are_not_called_the_size_of_a_call() -> None:
+    """The norm of 4 bytes was '1 x all_reduce of 7.50B': what a link carries of it, in the mean."""
+    text = " ".join(layout_text(with_job("pp16", "llama-405b", sequences=64)).replace("\n#", " ").split())
+    assert "pp16 within a node: 1 x all_reduce (8B)" in text
+    assert ".50B" not in text
+
+
 def test_warnings_stand_above_the_table() -> None:
     lines = layout_text(view("tp4", num_nodes=2)).splitlines()
     assert [line[:10] for line in lines].index("# warning:") < lines.index("#", 3)

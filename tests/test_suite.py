@@ -15,6 +15,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.planning import make_plan
 from clusterbench.suite import SUITE_FOLDERS, load_suite
+from clusterbench.tools.nccl_variables import NCCL_VARIABLES
 from clusterbench.types import Plan
 from tests.invented import HEAD, KNOWN, suite_of
 
@@ -255,6 +256,34 @@ def test_variables_of_the_launcher_are_refused(tmp_path, name):
     assert mistake(tmp_path, SMALLEST + f"environment: {{{name}: 1}}") == (
         f"s.yaml:4: environment variable '{name}' is set by the launcher; a suite cannot change it."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_ALGOO", "NCCL_ALGO"),
+        ("NCCL_IB_HCA_", "NCCL_IB_HCA"),
+        ("NCCL_PTOTO", "NCCL_PROTO"),
+        ("NCCL_ALOG", "NCCL_ALGO"),
+        ("NCCL_MAX_CTA", "NCCL_MAX_CTAS"),
+        ("NCCL_ALGORITHM", "NCCL_ALGO"),
+        ("nccl_debug", "NCCL_DEBUG"),
+        ("TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
+    ],
+)
+def test_a_misspelt_variable_of_nccl_is_refused(tmp_path, name, meant):
+    assert mistake(tmp_path, SMALLEST + f"environment: {{{name}: 1}}") == (
+        f"s.yaml:4: environment variable '{name}' has no effect: no NCCL reads it. Did you mean '{meant}'?\n"
+        "hint: if a newer one does, set it where clusterbench is started"
+    )
+
+
+def test_variables_that_nccl_knows_or_may_come_to_know_are_taken(tmp_path):
+    of_others = ("NCCL_IB_WARP_DRIVE", "NCCL_TUNER_CONFIG_PATH", "RCCL_ALGO", "OFI_NCCL_PROTOCOL", "UCX_TSL")
+    names = (*of_others, *NCCL_VARIABLES)
+    lines = "".join(f"      {name}: 1\n" for name in names)
+    (item,) = suite_of(tmp_path, SMALLEST + f"    environment:\n{lines}").items
+    assert tuple(item.environment) == names
 
 
 def test_aliases_cannot_blow_up(tmp_path):

@@ -114,7 +114,7 @@ def test_a_repeat_or_a_record_that_lacks_is_missing() -> None:
     twice = case("a", repeats=2)
     for found in (judged((outcome(ONE), None), cases=[ONE]), judged(good(twice), cases=[twice])):
         assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
-        assert found.measured.sentence.endswith("1 case; 1 lack a repeat or a whole record")
+        assert found.measured.sentence.endswith("1 case; 1 lacks a repeat or a whole record")
 
 
 def test_a_repeat_that_was_skipped_where_another_was_measured_is_missing() -> None:
@@ -125,7 +125,7 @@ def test_a_repeat_that_was_skipped_where_another_was_measured_is_missing() -> No
     ]
     found = judged(good(thrice), *lacking, cases=[thrice])
     assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
-    assert found.measured.sentence == "1 of 1 case; 1 lack a repeat or a whole record"
+    assert found.measured.sentence == "1 of 1 case; 1 lacks a repeat or a whole record"
     nowhere = judged(*((outcome(thrice, "skipped", repeat=repeat), None) for repeat in range(3)), cases=[thrice])
     assert (nowhere.measured.word, nowhere.exit_code) == ("NOTHING MEASURED", 0)
 

@@ -269,15 +269,15 @@ def _clocks_said(gpus: Sequence[Gpu]) -> str:
     if len(clocks) == 1:
         power, limit = slowest.mean(POWER), slowest.limits.get(POWER.limit)
         takes = f", and took {power:.0f} W{f' of {limit:.0f} W' if limit else ''}" if power else ""
-        return f"{slowest.label} worked at {of.text(low, 3)} {of.unit}{of_highest}{takes}."
+        return f"{slowest.label} worked at {of.text(low, 3)} {of.unit} in the mean over cases{of_highest}{takes}."
     if low >= (1 - ALIKE) * high:
         spread = " to ".join(dict.fromkeys((of.text(low, 3), of.text(high, 3)))) + f" {of.unit}"
-        return f"All {len(clocks):,} GPUs worked at like clocks: {spread}{of_highest}."
+        return f"All {len(clocks):,} GPUs worked at like clocks: {spread} in the mean over cases{of_highest}."
     lowest = clocks.get(slowest.label, low)
     middle = of.text(median([*clocks.values()]), 3)
     return (
-        f"{slowest.label} had the lowest clock while it worked: {of.text(lowest, 3)} {of.unit}{of_highest}; the median "
-        f"of {len(clocks):,} GPUs is {middle} {of.unit}."
+        f"{slowest.label} had the lowest clock while it worked: {of.text(lowest, 3)} {of.unit} in the mean over cases"
+        f"{of_highest}; the median of {len(clocks):,} GPUs is {middle} {of.unit}."
     )
 
 

@@ -131,7 +131,7 @@ class DryRun(Chart[Dry]):
             return f"{most}; no card is named to hold that against."
         fits = Counter(fit(case.total, data.memory_bytes) for case in known)
         of_card = f"the {data.memory_bytes / 1e9:g} GB of {data.card}"
-        words = [f"{fits['fits']} of {plural(len(known), 'case')} fit {of_card}"]
+        words = [f"{fits['fits']} of {plural(len(known), 'case')} {'fits' if fits['fits'] == 1 else 'fit'} {of_card}"]
         words += [f"{number} close, to be measured" for number in [fits["close, measure it"]] if number]
         words += [f"{number} too large" for number in [fits["does not fit"]] if number]
         return f"{', '.join(words)}. {most}."

@@ -21,7 +21,7 @@ from clusterbench.derive.without_secrets import (
     outcomes_without_secrets,
     plan_without_secrets,
 )
-from clusterbench.errors import SuiteError
+from clusterbench.errors import SuiteError, path_of
 from clusterbench.fingerprint import OPTION
 from clusterbench.rows import COLUMNS, DETAILS, Row
 from clusterbench.run_folder import RATES, RunFolder
@@ -122,7 +122,7 @@ def read_rows(run: RunFolder | Path | str) -> DataFrame:
     """
     import pandas
 
-    rows = derive_rows(run if isinstance(run, RunFolder) else RunFolder.open(Path(run)))
+    rows = derive_rows(run if isinstance(run, RunFolder) else RunFolder.open(path_of(run, "folder")))
     columns = columns_of(rows)
     table = list(zip(*lines_of(rows), strict=True)) or [()] * len(columns)
     return pandas.DataFrame(dict(zip(columns, table, strict=True)))

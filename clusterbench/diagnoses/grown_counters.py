@@ -79,7 +79,6 @@ class GrownCounters(Diagnosis):
 
     glossary: ClassVar[tuple[Word, ...]] = (
         Word("CNP", "Congestion notification packet: by which a receiver has a RoCE sender slow down."),
-        Word("ECC", "Error-correcting code: finds and mends bits of memory that flipped."),
         Word("ECN", "Explicit congestion notification: a mark by which a switch says that its queue grows long."),
         Word("IBTA", "InfiniBand Trade Association: who writes InfiniBand's specification."),
         Word("PFC", "Priority flow control: a switch or card has the other end of an Ethernet link pause."),

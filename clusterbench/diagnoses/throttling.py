@@ -26,7 +26,7 @@ _LOCKED_BELOW, _FEWEST_SAMPLES, _SAME_CLOCK_HZ = 0.95, 10, 1e6
 
 @dataclass
 class _Lowered:
-    """One reason on one GPU: the share of samples in each case, and the clock in the mean of those it was busy in."""
+    """One reason on one GPU: the share of samples in each case, and the lowest mean clock of a case, while busy."""
 
     shares: dict[str, float] = field(default_factory=dict)
     clock_hz: float | None = None
@@ -161,9 +161,9 @@ def _cost(host: str, group: Sequence[str], gpus: Mapping[str, _Lowered], reading
     clock_hz, gpu = min(clocks)
     highest_hz = _highest(reading, host, gpu)
     if highest_hz is None or highest_hz < clock_hz:
-        return f"; its clock was {format_value(clock_hz, 'Hz')} in the mean while it was busy"
+        return f"; its clock while it was busy was {format_value(clock_hz, 'Hz')}, the lowest mean of a case"
     return (
-        f"; GPU {gpu} ran at {format_value(clock_hz, 'Hz')} in the mean while it was busy, "
+        f"; GPU {gpu} ran at {format_value(clock_hz, 'Hz')} while it was busy, the lowest mean of a case and "
         f"{100 * (1 - clock_hz / highest_hz):.0f} % below its highest, {format_value(highest_hz, 'Hz')}"
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from clusterbench.doctor import Examination, Found
 from clusterbench.doctor.text import MOST_HOSTS, named, verdict, with_advice
 from clusterbench.own_copy import version
+from clusterbench.report.glossary import OF_MACHINES, words_in
 from clusterbench.report.suspects import suspect
 from clusterbench.report.template import css, template
 
@@ -47,6 +48,7 @@ def examination_page(examination: Examination, sources: Mapping[str, str], day: 
         asides=list(_asides(examination)),
         not_judged=list(_not_judged(examination)),
         in_order=list(_in_order(examination)),
+        words_in=lambda markup: words_in(markup, OF_MACHINES),
         version=version(),
         css=css(),
     )

@@ -81,6 +81,11 @@ class Panel:
     entries: tuple[Entry, ...]
 
     @property
+    def width(self) -> int:
+        """In points: on a page its letters are as large as those of tables, and not larger."""
+        return round(72 * self.figure.get_figwidth())
+
+    @property
     def title(self) -> str:
         return " ".join(self.figure.axes[0].get_title(loc="left").split())
 

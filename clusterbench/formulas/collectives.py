@@ -27,6 +27,19 @@ BUS_FACTOR: dict[str, Callable[[int], float]] = {
 }
 
 
+def as_spelled_here(op: str) -> str:
+    """A collective by its name here where it is spelled in another way, and any other operation as it is.
+
+    >>> as_spelled_here("AllReduce"), as_spelled_here("alltoall"), as_spelled_here("barrier")
+    ('all_reduce', 'all_to_all', 'barrier')
+    """
+    return next((name for name in BUS_FACTOR if _letters(name) == _letters(op)), op)
+
+
+def _letters(op: str) -> str:
+    return "".join(filter(str.isalnum, op.lower()))
+
+
 def algorithm_bandwidth(size_bytes: int, time_s: float) -> float:
     """Bytes of the whole array over the time of one call, in bytes per second.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
 from clusterbench.benchmarks.imported import Imported
-from clusterbench.cluster import find_accelerator, name_of_drivers, nearest_accelerator
+from clusterbench.cluster import find_accelerator, nearest_accelerator, unlike_a_drivers
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.formulas.transformer import CONVENTIONS
 from clusterbench.layout import AXES, RIDERS
@@ -183,7 +183,7 @@ class _MappingReader:
             if key not in top.values:
                 self.fail(top.line, f"a mapping needs '{key}'.")
         gpu = self.text(top, "gpu") or None
-        if gpu and (of_drivers := name_of_drivers(gpu)):
+        if gpu and (of_drivers := unlike_a_drivers(gpu)):
             self.fail(top.lines["gpu"], f"'gpu' is {of_drivers}")
         device = self.text(top, "device") or "cuda"
         if device not in ("cpu", "cuda"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from clusterbench.errors import SuiteError
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import LONGEST_S, SHORTEST_S
 from clusterbench.run_folder.passes import as_json
+from clusterbench.run_folder.records import line_of
 from clusterbench.types import SAMPLES, Case, Observation, Outcome, Plan, Point, Status
 from clusterbench.units import format_bytes
 
@@ -90,9 +90,9 @@ def write_import(path: Path, contents: Contents, files: Mapping[str, str]) -> Ru
     run = RunFolder.create(path, contents.text, plan, environment)
     # In one go: a file can be imported again, so nothing here needs a sync of the disk for every case.
     run.write(
-        "observations.jsonl", "".join(_line(observation) for observation, _ in records if observation is not None)
+        "observations.jsonl", "".join(line_of(observation) for observation, _ in records if observation is not None)
     )
-    run.write("outcomes.jsonl", "".join(_line(outcome) for _, outcome in records))
+    run.write("outcomes.jsonl", "".join(line_of(outcome) for _, outcome in records))
     return run
 
 
@@ -194,10 +194,6 @@ def _observation(imported: ImportedCase, case: Case) -> Observation:
 
 def _samples(value: float | Sequence[float]) -> list[float]:
     return [*value] if isinstance(value, Sequence) else [value]
-
-
-def _line(record: object) -> str:
-    return json.dumps(record, default=vars, separators=(",", ":")) + "\n"
 
 
 def nodes(world_size: int, per_node: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from clusterbench.benchmarks.imported import ImportedModel
 from clusterbench.csv_lines import rows_of
 from clusterbench.errors import LayoutError, SuiteError, nearest
+from clusterbench.formulas.collectives import as_spelled_here
 from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
 from clusterbench.importing.records import ImportedCase, nodes
 from clusterbench.layout import MOST_RANKS, RIDERS, ParallelLayout
@@ -129,9 +130,11 @@ class _TableRow:
     def point(self) -> dict[str, Any]:
         case = self.mapped.case
         point: dict[str, Any] = {}
-        for name in ("shape", "op"):
-            if name in case:
-                point[name] = self.text(name, case[name])
+        if "shape" in case:
+            point["shape"] = self.text("shape", case["shape"])
+        if "op" in case:
+            op = self.text("op", case["op"])
+            point["op"] = op and as_spelled_here(op)
         if self.mapped.is_training:
             point["layout"] = self.layout()
         for name in COUNTS:

@@ -7,7 +7,6 @@ losing a host. A case is ``ok`` when every rank's record is there.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import secrets
@@ -57,6 +56,7 @@ from clusterbench.launch.mpi_cases import as_of_its_ranks, in_agents, needs_mpir
 from clusterbench.launch.proven import OnOneRank, Proven
 from clusterbench.run_folder import HOSTS_WITHOUT_LINK, LOST_HOSTS, SILENT_HOSTS, RunFolder
 from clusterbench.run_folder.disk import remedy
+from clusterbench.run_folder.records import document_of
 from clusterbench.run_folder.redaction import redacted, secrets_of
 from clusterbench.tools.error_counters import errors_of
 from clusterbench.types import Blame, Case, HostCounters, Observation, Outcome, Timing
@@ -497,7 +497,7 @@ class Conductor:
         new = {rank.host: rank.loaded for rank in ready if rank.loaded}
         if not new.keys() <= loaded.keys():
             loaded.update(new)
-            self.run.write("environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
+            self.run.write("environment.json", document_of(environment))
 
 
 def _timed_on(records: Sequence[RankDone]) -> dict[str, tuple[float, float]]:

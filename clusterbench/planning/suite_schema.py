@@ -2,7 +2,7 @@
 
 It is made of the options that benchmarks and parallelisms have, so it knows what this version knows. It refuses no
 suite that is read here. Some mistakes it does not see: sizes with a unit out of range, a value that is listed twice in
-two spellings, what is asked of a figure, secrets, and what only a plan shows.
+two spellings, what is asked of a figure, secrets, misspelt variables of NCCL, and what only a plan shows.
 
 Draft 7, the latest that yaml-language-server and editors' other validators know in full.
 """

@@ -25,6 +25,7 @@ from clusterbench.pricing.not_validated import not_validated
 from clusterbench.pricing.playbook_rules import checked
 from clusterbench.pricing.profiles import Profile
 from clusterbench.pricing.rates import KnownRates
+from clusterbench.units import digits
 from clusterbench.words import aligned, comment, plural
 
 _FIGURES = re.compile(r"\S*[0-9]\S*")
@@ -96,14 +97,24 @@ def _fits(advice: Advice) -> str:
         )
     if not advice.ranked:
         return (
-            f"1. What fits: nothing, in {room}. {least.words} needs least: {least.memory_bytes / 1e9:.1f} GB. "
+            f"1. What fits: nothing, in {room}. {least.words} needs least: {_gigabytes(least.memory_bytes)} GB. "
             f"{_what_it_takes(advice, least)}{_in_fewer_bytes(advice)}{_of_another_batch(advice)}{_left_out(of)}"
         )
     return (
         f"1. What fits: {plural(len(advice.ranked), 'layout')} in {room}, in some form of micro-batch and "
         f"recomputation ({advice.num_fitting:,} of {advice.tried:,} forms). The least is needed by {least.words}: "
-        f"{least.memory_bytes / 1e9:.1f} GB.{_left_out(of)}"
+        f"{_gigabytes(least.memory_bytes)} GB.{_left_out(of)}"
     )
+
+
+def _gigabytes(size_bytes: float) -> str:
+    """To a tenth, and of what would be none, two digits.
+
+    >>> _gigabytes(28.94e9), _gigabytes(3.1e6)
+    ('28.9', '0.0031')
+    """
+    number = size_bytes / 1e9
+    return f"{number:.1f}" if number >= 0.1 else digits(number, 2)
 
 
 def _left_out(of: Question) -> str:
@@ -158,7 +169,7 @@ def _what_it_takes(advice: Advice, least: Form) -> str:
     num_nodes, form = advice.enough_nodes
     return (
         f"Of twice, four times ... as many nodes the same batch first fits on {num_nodes}, as {form.words}: "
-        f"{form.memory_bytes / 1e9:.1f} GB; or "
+        f"{_gigabytes(form.memory_bytes)} GB; or "
         f"{card} would do."
     )
 
@@ -168,7 +179,7 @@ def _in_fewer_bytes(advice: Advice) -> str:
         return ""
     precision, form = advice.narrower
     kept = PRECISIONS[precision].words
-    return f" With 'precision: {precision}' ({kept}) {form.words} needs {form.memory_bytes / 1e9:.1f} GB and fits."
+    return f" With 'precision: {precision}' ({kept}) {form.words} needs {_gigabytes(form.memory_bytes)} GB and fits."
 
 
 def _batch(best: Candidate) -> str:
@@ -195,7 +206,7 @@ def _layouts(advice: Advice) -> Iterator[str]:
                 f"{each.tokens_per_s_per_rank:,.0f}",
                 f"{low:,.0f}",
                 f"{high:,.0f}",
-                f"{each.memory_bytes / 1e9:.1f}",
+                _gigabytes(each.memory_bytes),
                 each.fits,
                 "fastest" if each is advice.ranked[0] else order_words(first, each.step_s),
                 spent(price.parts),

@@ -76,6 +76,7 @@ class Asked:
             For every mistake of an option or a file.
         """
         expect_effect(self.rates, self.accepted)
+        self._expect_network()
         given = given_names(self.rates)
         of, machine, gpus_per_node = self.cluster, self.cluster.machine, self.gpus_per_node(card)
         unsaid = of.nics is None and self.num_nodes > 1 and not given.issuperset(OF_NICS)
@@ -92,6 +93,15 @@ class Asked:
                 *([f"# If the NICs of a node are {network}:"] if unsaid else self._nics()),
             ]
             yield head, known
+
+    def _expect_network(self) -> None:
+        """That NICs of an option have an effect; those of a file describe a cluster, of which one node may be meant."""
+        nics = self.cluster.nics
+        if nics_bytes_per_s(nics) is not None and self.num_nodes == 1 and "nics" not in self.cluster.places:
+            raise SuiteError(
+                f"--nics {nics} has no effect on one node: nothing leaves it.\n"
+                "hint: leave it out, or say with --num-nodes how many nodes there are"
+            )
 
     def _nics(self) -> list[str]:
         """What the option says of the network, where no line about a file of the cluster or of rates does."""

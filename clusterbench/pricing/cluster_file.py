@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterbench.cluster import Accelerator, named_accelerator, said_card
+from clusterbench.cluster import Accelerator, said_card
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.fingerprint import UNKNOWN, Fingerprint
 from clusterbench.options import as_yaml, option, options_of
@@ -99,7 +99,7 @@ class KnownCluster:
 
     def _agrees(self, name: str, known: Any, value: Any) -> bool:
         if name == "gpu":
-            return said_card(value) == named_accelerator(known)
+            return said_card(value) == said_card(known)
         if name == "num_nodes":
             return self.may_have_more or value <= known
         return bool(value == known)
@@ -128,7 +128,7 @@ def read_cluster(path: Path) -> KnownCluster:
     known = {key: _value(key, node, f"{path}:{root.lines[key]}") for key, node in root.values.items()}
     places = {key: f"{path}:{line}" for key, line in root.lines.items()}
     if "gpu" in known:
-        named_accelerator(known["gpu"], f"{places['gpu']}: gpu")
+        said_card(known["gpu"], f"{places['gpu']}: gpu")
     if "nics" in known:
         nics_bytes_per_s(known["nics"], f"{places['nics']}: nics")
     return KnownCluster(**known, source=str(path), places=places)

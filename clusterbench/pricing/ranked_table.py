@@ -69,7 +69,7 @@ def _of_layout(candidate: Candidate, profile: Profile, known: KnownRates) -> Map
         "predicted_low_s": f"{of.low_s:.6g}",
         "predicted_high_s": f"{of.high_s:.6g}",
         "predicted_tokens_per_s_per_gpu": f"{candidate.tokens_per_s_per_rank:.6g}",
-        "predicted_memory_gb": f"{candidate.memory_bytes / 1e9:.1f}",
+        "predicted_memory_gb": f"{candidate.memory_bytes / 1e9:.4g}",
         "predicted_fit": candidate.fits,
         **{f"predicted_{part}_s": f"{of.parts.get(part, 0.0):.4g}" for part in PARTS},
         "predicted_not_validated": ", ".join(not_validated(priced)),

@@ -534,7 +534,7 @@ def _cells(priced: Priced) -> Mapping[str, object]:
     cells |= {
         "high_s": f"{of.high_s:.6g}",
         "tokens_per_s_per_gpu": f"{job.tokens_per_step / job.layout.world_size / of.step_s:.6g}",
-        "memory_gb": f"{priced.memory_bytes / 1e9:.1f}",
+        "memory_gb": f"{priced.memory_bytes / 1e9:.4g}",
         "not_validated": ", ".join(not_validated(row.priced)),
     }
     cells["fits"] = _fit(priced)

@@ -66,6 +66,12 @@ _EVERYWHERE = (
     ),
     Word("algbw", "Algorithm bandwidth: bytes of the whole array ÷ time. nccl-tests, doc/PERFORMANCE.md."),
     Word("cv", "Coefficient of variation: the standard deviation of samples ÷ their mean."),
+    Word("IOPS", "Input and output operations a second."),
+)
+"""Of training steps and of figures."""
+
+OF_MACHINES = (
+    # Sizes
     Word(
         "GiB, MiB, KiB",
         "2^30, 2^20 and 2^10 bytes: sizes of messages and of memory.",
@@ -73,7 +79,6 @@ _EVERYWHERE = (
     ),
     Word("GB, MB, kB", "1e9, 1e6 and 1e3 bytes: rates of links and disks, as vendors give them.", "[kKMGTP]B"),
     Word("us", "Microseconds: millionths of a second.", "μs|µs"),
-    Word("IOPS", "Input and output operations a second."),
     # Machines and what joins them
     Word("GPU", "Graphics processing unit: the accelerator that computes.", "GPUs"),
     Word("CPU", "Central processing unit: the processor of the host.", "CPUs"),
@@ -81,8 +86,16 @@ _EVERYWHERE = (
     Word("SM", "Streaming multiprocessor: what a GPU has many of, and what its clock drives."),
     Word("HBM", "High-bandwidth memory: the memory on a GPU's package.", r"HBM\d\w*"),
     Word("SXM", "NVIDIA's socket for GPUs on a board with NVLink, in place of a PCIe card.", r"SXM\d*"),
+    Word("ECC", "Error-correcting code: finds and mends bits of memory that flipped."),
+    Word("SRAM", "Static memory: the caches and registers of a chip."),
+    Word("MIG", "Multi-instance GPU: one GPU cut into several that programs take for GPUs of their own."),
+    Word("VBIOS", "The firmware of a GPU."),
+    Word("Xid", "An error that NVIDIA's driver writes into the kernel's log, by its number in NVIDIA's catalogue."),
+    Word("RMA", "Return merchandise authorization: the vendor replaces the part."),
     Word("NVLink", "NVIDIA's link between GPUs.", "NVLinks"),
     Word("NVSwitch", "NVIDIA's switch between NVLinks: each GPU of a node reaches each other at full rate."),
+    Word("IMEX", "NVIDIA's service by which GPUs of several hosts reach each other's memory over NVLink."),
+    Word("IOMMU", "Input and output memory management unit: translates the addresses by which devices reach memory."),
     Word("PCIe", "Peripheral component interconnect express: joins GPUs, network cards and disks to the CPU."),
     Word("NUMA", "Non-uniform memory access: each socket of a host has memory of its own, nearer than the others'."),
     Word("NIC", "Network interface card.", "NICs"),
@@ -104,6 +117,7 @@ _EVERYWHERE = (
         "BUF",
     ),
     Word("MTU", "Maximum transmission unit: the largest packet a network passes whole."),
+    Word("LID", "Local identifier: the address of a port in its InfiniBand network."),
     Word("GID", "Global identifier: the address of a port for RDMA; each port has several."),
     Word("TCP", "Transmission control protocol: ordinary network connections, by way of the CPU."),
     # Programs
@@ -125,6 +139,7 @@ _EVERYWHERE = (
     Word("UCX", "Unified communication X: the library below many MPIs, over RDMA, shared memory or TCP.", "ucx"),
     Word("MPI", "Message passing interface: the standard by which parallel programs talk.", "MPICH"),
 )
+"""Of machines, their parts and programs, and sizes: all that a page without charts needs."""
 
 _TOKEN = re.compile(r"[A-Za-zμµ0-9]+")
 _BETWEEN_TAGS = re.compile(r">([^<]+)<")
@@ -141,7 +156,7 @@ def glossary(measured: Iterable[str] = ()) -> tuple[Word, ...]:
         *(kind.glossary for kind in charts().values()),
         *(kind.glossary for kind in diagnoses().values()),
     )
-    return (*_EVERYWHERE, *chain.from_iterable(brought))
+    return (*_EVERYWHERE, *OF_MACHINES, *chain.from_iterable(brought))
 
 
 def words_in(markup: str, words: Iterable[Word], texts: Iterable[str] = ()) -> list[Word]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def _nesting(view: LayoutView) -> Iterator[dict[str, Any]]:
             "apart": axis.apart,
             "link": "network" if axis.crossing else "within a node",
             "calls": ", ".join(calls_text(op, count) for op, count, _ in axis.ops or ()) or silence_text(view, axis),
-            "bytes": format_bytes(axis.bytes_per_step) if axis.bytes_per_step else "",
+            "bytes": format_bytes(ceil(axis.bytes_per_step)) if axis.bytes_per_step else "",
         }
 
 

@@ -54,7 +54,7 @@ def shown(name: str, chart: Chart[object], data: object, places: Mapping[str, in
             name=of_panel,
             title=panel.title or chart.title,
             figure=Markup(svg(panel, of_panel, _label(chart.title, number, len(panels)))),
-            width=round(72 * panel.figure.get_figwidth()),
+            width=panel.width,
             columns=[(panel.columns[number].name, kinds[number]) for number in filled],
             lines=list(_lines(panel, filled, places)),
             left_out=_left_out(len(panel.entries)),

@@ -56,6 +56,7 @@ def predicted_page(found: Sequence[advise_verb.Heatmap]) -> str:
             {
                 "said": _sentences(heatmap.head),
                 "picture": Markup(svg(panel, f"heatmap-{number}", _TITLE)),
+                "width": panel.width,
                 "heads": [column.name for column in panel.columns],
                 "lines": [
                     [column.text(cell) for column, cell in zip(panel.columns, entry.cells, strict=True)]

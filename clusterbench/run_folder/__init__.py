@@ -28,7 +28,7 @@ from clusterbench.run_folder.fast import FastReader
 from clusterbench.run_folder.lock import NAME as LOCK
 from clusterbench.run_folder.lock import Lock, is_lock
 from clusterbench.run_folder.passes import SPANS_NAME
-from clusterbench.run_folder.records import parsed, record_of
+from clusterbench.run_folder.records import document_of, line_of, parsed, record_of
 from clusterbench.run_folder.redaction import REMOVED
 from clusterbench.types import Case, Floor, Observation, Outcome, Plan, Refusal, Replanned, split_key
 from clusterbench.units import UNITS
@@ -138,10 +138,10 @@ class RunFolder:
                 copy = copy_of_named(path, told)
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_bytes(data)
-            described = json.dumps(environment, indent=1, sort_keys=True) + "\n"
+            described = document_of(environment)
             (path / "environment.json").write_text(described, encoding="utf-8")
             new = path / "plan.jsonl.new"
-            new.write_text("".join(_line(record) for record in _plan_records(plan)), encoding="utf-8")
+            new.write_text("".join(line_of(record) for record in _plan_records(plan)), encoding="utf-8")
             os.replace(new, path / "plan.jsonl")
         except OSError as error:
             raise RunFolderError(run._unwritable(error, is_begun=False)) from None
@@ -288,7 +288,7 @@ class RunFolder:
 
     def _write_environment(self, environment: Mapping[str, Any]) -> None:
         said = {name: value for name, value in environment.items() if value != {} or name == "hosts"}
-        self.write("environment.json", json.dumps(said, indent=1, sort_keys=True) + "\n")
+        self.write("environment.json", document_of(said))
 
     def outcomes(self) -> list[Outcome]:
         """How every attempt so far ended, in order of time."""
@@ -398,7 +398,7 @@ class RunFolder:
         return {key: note[key] for key in kinds}
 
     def _append(self, name: str, record: object) -> None:
-        data = _line(record).encode()
+        data = line_of(record).encode()
         try:
             handle = os.open(self.path / name, os.O_RDWR | os.O_APPEND | (os.O_CREAT if name == TRACES else 0), 0o644)
             try:
@@ -551,11 +551,6 @@ def default_path(root: Path, suite: str, now: datetime) -> Path:
     while candidate.exists():
         candidate, number = root / f"{stem}-{number}", number + 1
     return candidate
-
-
-def _line(record: object) -> str:
-    # allow_nan stays on: a sample that is not a number must not cost the other samples of the case.
-    return json.dumps(record, default=vars, separators=(",", ":")) + "\n"
 
 
 def _of_spans(seen: Observation, spans: Sequence[Any]) -> Observation:

@@ -52,10 +52,15 @@ def write_bundle(run: Path, out: Path | None, environment: Mapping[str, str]) ->
     Raises
     ------
     RunFolderError
-        If ``run`` is not a run's folder, ``out`` exists, or the disk cannot take it.
+        If ``run`` is not a run's folder, ``out`` exists or is inside of it, or the disk cannot take it.
     """
     directory = RunFolder.open(run)
     archive = out or run.resolve().with_name(directory.name + BUNDLE)
+    if archive.resolve().is_relative_to(run.resolve()) and not archive.exists():
+        raise RunFolderError(
+            f"--out {archive} is inside the run, and would be bundled with it.\n"
+            "hint: name a file elsewhere; without --out it is written beside the run's folder"
+        )
     secrets = [os.fsencode(secret).decode("latin-1") for secret in secrets_of(environment)]
     sums: dict[str, str] = {}
     replaced: list[str] = []

@@ -23,6 +23,27 @@ MOST_WHOLE, MOST, MOST_DIGITS = 2**63, 1e30, 20
 """No number of a record is larger, and no whole one longer: sizes, counts, rates and seconds are far below."""
 
 
+def line_of(record: object) -> str:
+    """A record as a line that :func:`parsed` reads."""
+    return _text_of(record, separators=(",", ":"))
+
+
+def document_of(values: Mapping[str, Any]) -> str:
+    """A file that is one object, such as ``environment.json``, in a form that a person reads, too."""
+    return _text_of(values, indent=1, sort_keys=True)
+
+
+def _text_of(values: object, **form: Any) -> str:
+    """As JSON; what is no text in it, as in some names of files, is ``?``.
+
+    NaN stays: a sample that is not a number must not cost the other samples of its case.
+    """
+    text = json.dumps(values, default=vars, **form)
+    if "\\ud" in text:  # half of a character, or both halves of one
+        text = json.dumps(values, default=vars, ensure_ascii=False, **form).encode(errors="replace").decode()
+    return f"{text}\n"
+
+
 def parsed(text: bytes) -> Any:
     """What one JSON text holds.
 

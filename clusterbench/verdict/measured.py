@@ -90,7 +90,7 @@ def _missing(faults: Mapping[str, int], waiting: int, partly: int, problems: int
     if waiting:
         missing.append(f"{waiting:,} not run yet ('clusterbench run --resume' goes on with them)")
     if partly:
-        missing.append(f"{partly:,} lack a repeat or a whole record")
+        missing.append(f"{partly:,} {'lacks' if partly == 1 else 'lack'} a repeat or a whole record")
     if problems:
         missing.append(f"{plural(problems, 'line')} could not be read")
     return missing

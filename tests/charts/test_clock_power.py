@@ -65,27 +65,29 @@ def test_the_gpu_with_the_lowest_clock_is_named_with_its_reason() -> None:
     slow = seen(1.8e9, *HOT)
     data = watched({"gpu-00": summary(seen(1.9e9), slow, seen(1.9e9, "sw_power_cap"), seen(1.9e9))}, limits(4))
     assert ClockPower().answer(data) == (
-        "gpu-00, GPU 1 had the lowest clock while it worked: 1.62 GHz, 81 % of the highest; the median of 4 GPUs is "
-        "1.8 GHz. Its clock was lowered by heat (hardware) in 45 % of the samples."
+        "gpu-00, GPU 1 had the lowest clock while it worked: 1.62 GHz in the mean over cases, 81 % of the highest; "
+        "the median of 4 GPUs is 1.8 GHz. Its clock was lowered by heat (hardware) in 45 % of the samples."
     )
     assert [gpu.label for gpu in data.gpus][:2] == ["gpu-00, GPU 1", "gpu-00, GPU 2"]
 
 
 def test_like_clocks_are_said_to_be_like() -> None:
     data = watched({"gpu-00": summary(seen(1.90e9), seen(1.92e9))}, limits(2))
-    assert ClockPower().answer(data) == "All 2 GPUs worked at like clocks: 1.9 to 1.92 GHz, 95 % of the highest."
+    assert ClockPower().answer(data) == (
+        "All 2 GPUs worked at like clocks: 1.9 to 1.92 GHz in the mean over cases, 95 % of the highest."
+    )
 
 
 def test_one_gpu_is_held_against_its_limits() -> None:
     data = watched({"gpu-00": summary(seen(1.8e9))}, limits(1))
     assert ClockPower().answer(data) == (
-        "gpu-00, GPU 0 worked at 1.8 GHz, 90 % of the highest, and took 554 W of 700 W."
+        "gpu-00, GPU 0 worked at 1.8 GHz in the mean over cases, 90 % of the highest, and took 554 W of 700 W."
     )
 
 
 def test_without_known_limits_there_is_no_share_and_no_line() -> None:
     data = watched({"gpu-00": summary(seen(1.8e9))})
-    assert ClockPower().answer(data) == "gpu-00, GPU 0 worked at 1.8 GHz, and took 554 W."
+    assert ClockPower().answer(data) == "gpu-00, GPU 0 worked at 1.8 GHz in the mean over cases, and took 554 W."
     clocks = ClockPower().draw(data)[0]
     assert [text.get_text() for text in clocks.figure.axes[0].texts] == []
     assert clocks.words(clocks.entries[0]) == "gpu-00, GPU 0; mean 1.8 GHz; lowest 1.8 GHz"
@@ -121,7 +123,7 @@ def test_means_over_cases_count_their_samples() -> None:
     )
     data = ClockPower().select(found)
     assert data is not None
-    assert ClockPower().answer(data) == "a, GPU 0 worked at 1.74 GHz, and took 576 W."
+    assert ClockPower().answer(data) == "a, GPU 0 worked at 1.74 GHz in the mean over cases, and took 576 W."
     over_time = [panel.title for panel in ClockPower().draw(data) if "over time" in panel.title]
     assert over_time[0] == "SM clock over time planted/1n8/dp8, repeat 1"
 

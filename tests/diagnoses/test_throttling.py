@@ -46,8 +46,8 @@ def test_the_power_limit_says_what_it_cost_once_for_a_host() -> None:
     (finding,) = Throttling().findings(replace(reading(records, cases=[one]), environment={"hosts": hosts}))
     assert (finding.where, finding.severity) == ("2 GPUs on n1", "note")
     assert finding.evidence == (
-        "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.4 GHz in the mean while it was "
-        "busy, 30 % below its highest, 2.0 GHz"
+        "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.4 GHz while it was busy, the "
+        "lowest mean of a case and 30 % below its highest, 2.0 GHz"
     )
 
 

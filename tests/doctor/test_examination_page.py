@@ -92,6 +92,14 @@ def test_one_healthy_host_has_no_table_of_hosts_and_says_what_was_seen(tmp_path)
     assert "virtualised bare metal" in section(html, "in-order")
 
 
+def test_the_words_of_machines_that_it_uses_are_explained_and_no_others(tmp_path):
+    said = section(page(examined(tmp_path, n1=healthy())), "words")
+    assert said.startswith("Words in this page ")
+    assert "GPU Graphics processing unit: the accelerator that computes." in said
+    assert "ECC Error-correcting code: finds and mends bits of memory that flipped." in said
+    assert "TP Tensor parallelism" not in said
+
+
 def test_a_host_that_was_not_reached_is_on_the_page(tmp_path):
     html = page(with_lost(examined(tmp_path, n1=healthy()), ["n2=ssh n2: Connection refused"]))
     assert suspects(html) == [("n2", "1 error", "was not reached [not_reached]")]

@@ -302,7 +302,7 @@ def test_a_chain_is_what_waits_for_one_another() -> None:
     ("words", "said"),
     [
         (["tp2", "--shape", "llama-tiny", "--rank", "2"], "--rank 2: tp2 has the ranks 0 to 1."),
-        (["tp2", "--shape", "llama-tiny", "--gpu", "h100"], "--gpu 'h100' is not in the tables."),
+        (["tp2", "--shape", "llama-tiny", "--gpu", "a100"], "--gpu 'a100' is not in the tables."),
         (["tp1", "--shape", "llama-tiny", "--gpu", "v100-sxm2-32gb"], "on --gpu v100-sxm2-32gb: dtype bfloat16: v100-"),
         (
             ["tp1", "--shape", "llama-tiny", "--gpu", "a100-sxm4-80gb", "--set", "float8=rowwise"],
@@ -366,7 +366,7 @@ def test_out_stores_the_step_as_a_run_with_its_page(tmp_path: Path, gpu: str) ->
     assert "rank 5" in rows[0].basis
     page = (out / "index.html").read_text()
     assert "sent, in order" in page
-    assert "1 of 1 case fit the 141 GB of NVIDIA H200" in page
+    assert "1 of 1 case fits the 141 GB of NVIDIA H200" in page
 
     again = CliRunner().invoke(main, ["dry-run", *words, "--out", str(out)])
     assert (again.exit_code, "exists and is not empty" in again.output) == (2, True)

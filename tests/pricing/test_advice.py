@@ -345,6 +345,10 @@ def test_a_network_that_is_not_said_gives_two_answers():
         ),
         (("--tokens", "\u00b2"), "error: --tokens '\u00b2' is no number of tokens a step"),
         (("--tokens", "2**22"), "error: --tokens '2**22' is no number of tokens a step"),
+        (
+            ("--tokens", "4096", "--nics", "8x400Gb"),  # was taken, and changed nothing
+            "error: --nics 8x400Gb has no effect on one node: nothing leaves it.",
+        ),
         (("--tokens", "4096", "--nics", "400"), "error: --nics '400' is not of the form 8x400Gb"),
         (("--tokens", "4096", "--profile", "mine"), "error: no profile 'mine'."),
         (("--tokens", "4096", "--rates", "none.yaml"), "error: --rates none.yaml cannot be read"),

@@ -120,7 +120,7 @@ def test_an_option_that_contradicts_the_file_is_refused_with_both_places(here, o
             "Keys: gpu, gpus_per_node, num_nodes, nics.",
         ),
         ("gpu: zebra\n", "cluster.yaml:1: gpu 'zebra' is not in the tables.\nCards: "),
-        ("\ngpu: H200\n", "cluster.yaml:2: gpu 'H200' is not in the tables. Did you mean h200-sxm-141gb?\nCards: "),
+        ("\ngpu: A100\n", "cluster.yaml:2: gpu 'A100' is not in the tables. Did you mean a100-sxm4-80gb, a100-sxm4-40"),
         ("gpu: 8\n", "cluster.yaml:1: 'gpu' must be text, not 8."),
         ("gpu:\n", "cluster.yaml:1: 'gpu' must be text, not nothing."),
         ("gpu: [h100]\n", "cluster.yaml:1: 'gpu' must be one value: text."),
@@ -262,6 +262,10 @@ def test_what_is_known_of_a_cluster_is_its_files(here):
     with pytest.raises(SuiteError, match="3 nodes and no more"):
         known.but(num_nodes=4)
     assert KnownCluster().but(num_nodes=4).num_nodes == 4
+
+
+def test_a_file_names_a_card_as_the_option_does(here):
+    assert read_cluster(here / file(here, "gpu: H200\n")).card.name == "h200-sxm-141gb"
 
 
 @pytest.mark.parametrize(("words", "name"), [("H100", "h100-sxm-80gb"), ("A100-80GB", "a100-sxm4-80gb")])

@@ -86,6 +86,17 @@ def test_without_a_network_there_is_a_heatmap_for_each(tmp_path):
     assert re.findall("If the NICs of a node are (.*?):", page.read_text()) == ["8x400Gb", "8x100Gb"]
 
 
+def test_one_cell_is_no_larger_than_its_letters_ask_for(tmp_path):
+    """It was as wide as the page, 800 pixels of 284 points, with letters nearly three times those of the text."""
+    page = tmp_path / "heatmap.html"
+    run(*asked("playbook-1b"), *CARD, "--page", str(page))
+    html = page.read_text()
+    (drawn,) = re.findall(r'<svg [^>]*viewBox="0 0 ([0-9.]+)', html)
+    (said,) = re.findall(r'<figure class="heatmap" style="--width: ([0-9]+)">', html)
+    assert int(said) == round(float(drawn))
+    assert re.search(r"\.heatmap svg {[^}]*max-width: min\(50rem, calc\(var\(--width\) \* 1\.4px\)\)", html)
+
+
 def test_where_nothing_fits_a_cell_says_so(tmp_path):
     page = tmp_path / "heatmap.html"
     run(*asked("playbook-80b"), *CARD, "--num-nodes", "2", "--nics", "8x400Gb", "--page", str(page))

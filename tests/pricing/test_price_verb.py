@@ -63,6 +63,16 @@ def test_every_row_has_time_interval_parts_and_memory():
     assert rows[-1]["not_validated"] == "more than 32 nodes"
 
 
+def test_the_memory_of_a_small_step_is_not_none(tmp_path):
+    """It was '0.0' GB, of 5 rows of a run on CPU ranks."""
+    table = tmp_path / "steps.csv"
+    table.write_text("model,layers,hidden,ffn,heads,vocab,seq,mbs,gbs,gpus\ntiny,2,64,128,4,512,64,1,8,2\n")
+    (row,) = rows_of(run("price", str(table), "--gpu", "h100-sxm-80gb"))
+    assert 1e-4 < float(row["memory_gb"]) < 1e-2
+    advised = run("advise", "--shape", "llama-tiny", "--gpu", "h100-sxm-80gb", "--tokens", "2^14")
+    assert " 0.0 " not in advised.stdout
+
+
 def test_without_measured_rates_that_is_said_first():
     done = run("price", TABLE5, "--profile", "megatron_core", "--gpu", "a100-sxm4-80gb")
     assert done.stderr.startswith("# NOT MEASURED: datasheet of a100-sxm4-80gb x typical. None of its rates was")

@@ -92,6 +92,20 @@ def test_what_exists_is_never_overwritten(run: Path, tmp_path: Path) -> None:
     assert refusal(archive, tmp_path).startswith(f"{run} exists, and the bundle would be unpacked there.")
 
 
+def test_a_bundle_is_not_written_into_its_own_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, and held a part of itself; the next one held it whole."""
+    before = sorted(run.rglob("*"))
+    monkeypatch.chdir(run)
+    for out in (run / "x.tar.gz", Path("x.tar.gz"), run / "logs" / ".." / "x.tar.gz"):
+        done = CliRunner().invoke(main, ["bundle", ".", "--out", str(out)], catch_exceptions=False)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"error: --out {out} is inside the run, and would be bundled with it.\n"
+            "hint: name a file elsewhere; without --out it is written beside the run's folder\n"
+        )
+    assert sorted(run.rglob("*")) == before
+
+
 def test_a_bundle_that_was_changed_is_refused(run: Path, tmp_path: Path) -> None:
     archive, _ = write_bundle(run, None, {})
     with tarfile.open(archive) as tar:
