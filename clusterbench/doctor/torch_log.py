@@ -138,6 +138,12 @@ MESSAGES = (
         "NCCL_DEBUG=WARN says why; Xids in the kernel's log",
     ),
 )
+WORDS = (
+    *("watchdog got stuck", "CUDA", "HIP error", "Error 802", "client socket has timed out", "waiting for clients"),
+    *("server socket has failed", "DataLoader worker", "Connection closed by peer", "retrieving ncclUniqueId"),
+    *("ncclRemoteError", "ncclSystemError", "ncclUnhandledCudaError", "ncclInternalError", "ncclInvalid"),
+)
+"""One of these stands in whatever a pattern of :data:`MESSAGES` matches: most lines hold none, and are passed over."""
 _COMPILED = tuple((message, re.compile(message.pattern)) for message in MESSAGES)
 _RANK = r"(?:\[rank\d+\]: ?)?"
 _LAST_ERROR = re.compile(rf"{_RANK}Last error: ?(?P<words>.*)")
@@ -180,7 +186,8 @@ def _judged(lines: Sequence[PlainLine], host: str) -> Said | None:
 
 def _timeouts(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
     """Collectives that timed out, as one finding: with the ranks that stand at an earlier one than the others."""
-    timeouts = [(line, match) for line in lines if (match := _TIMEOUT.search(line.text))]
+    caught = [line for line in lines if "Watchdog caught" in line.text]
+    timeouts = [(line, match) for line in caught if (match := _TIMEOUT.search(line.text))]
     if not timeouts:
         return
     works = Counter(_work(match["work"]) for _, match in timeouts)
@@ -240,8 +247,9 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
     told: list[tuple[_Told, PlainLine]] = []
     warned = {line.text.partition(" NCCL WARN ")[2] for line in lines}
     announced: set[str] = set()  # of whom the next line has the words
+    there = _there(WORDS, lines)
     for line in lines:
-        last = _LAST_ERROR.match(line.text)
+        last = _LAST_ERROR.match(line.text) if "Last error:" in line.text else None
         words = last["words"] if last else re.sub(f"^{_RANK}", "", line.text) if line.origin in announced else ""
         announced.discard(line.origin)
         if last and not words:
@@ -249,7 +257,7 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
         elif words and (of_nccl := _told(words, _OF_NCCL)):
             _drop_kind(told, line.origin)
             told += [] if words.strip() in warned else [(of_nccl, line)]
-        elif other := _told(line.text, _COMPILED):
+        elif any(word in line.text for word in there) and (other := _told(line.text, _COMPILED)):
             told.append((other, line))
     often = Counter(each for each, _ in told)
     first = dict(reversed(told))
@@ -258,6 +266,12 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
         evidence = f"{host}: {first[message].text.strip()[:300]}"
         what = f"{message.what}{times}"
         yield Found(message.name, message.severity, (host,), "", what, evidence, "dmesg -T", message.fix)
+
+
+def _there(words: Sequence[str], lines: Sequence[PlainLine]) -> list[str]:
+    """Those that stand anywhere: the others need not be looked for in each line."""
+    whole = "\n".join(line.text for line in lines)
+    return [word for word in words if word in whole]
 
 
 def _told(words: str, patterns: Sequence[tuple[Message | nccl_log.Rule, re.Pattern[str]]]) -> _Told | None:
