@@ -94,6 +94,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"(?:has fallen off the bus|GPU lost from the bus)(?P<code_79>)",
     ),
     ("sxid", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Non-fatal|Fatal)\b"),
+    ("sxid_data", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Data \{{|Severity )"),
     ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
     ("gpu_start", rf"NVRM: The NVIDIA GPU (?P<gpu>{_BDF}) .*installed in this system (?:is not|requires)"),
     ("gpu_start", rf"nvidia(?:: probe of)? (?P<gpu>{_BDF}):? (?:probe with driver nvidia )?failed with error"),
@@ -178,7 +179,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("storage", r"LNet(?:Error)?: .*Timed out tx|attempt to access beyond end of device"),
     ("file_max", r"VFS: file-max limit \d+ reached"),
 )
-_NUMBERED = ("xid", "sxid")
+_NUMBERED = ("xid", "sxid", "sxid_data")
 _RECOVERY = 154
 """The Xid that says "changed from 0x0 (None) to 0x2 (Node Reboot Required)": each action is an event of its own."""
 _WORDS = (
@@ -389,11 +390,15 @@ def events(log: Iterable[Line]) -> list[Event]:
 
 
 def _named(every: list[Event]) -> list[Event]:
-    """Without those whose place another of their kind and number names better: ``0000:97:01.0``, or not at all."""
+    """Without those whose place another of their kind and number names better: ``0000:97:01.0``, or not at all.
+
+    Data of an SXid is an event only where the SXid's own line is missing.
+    """
     places = {(event.kind, event.code, event.where) for event in every}
     better = {(kind, code, where.rpartition(" ")[2]) for kind, code, where in places if " " in where}
+    own = {("sxid_data", code, where) for kind, code, where in places if kind == "sxid"}
     better |= {(kind, code, "") for kind, code, where in places if where and kind in _NAMELESS}
-    return [event for event in every if (event.kind, event.code, event.where) not in better]
+    return [event for event in every if (event.kind, event.code, event.where) not in better | own]
 
 
 def _within_a_day(began: float | None, seconds: float | None) -> bool:
