@@ -8,6 +8,10 @@ from clusterbench.facts import Host
 from clusterbench.tools.kernel_log import Event
 from clusterbench.tools.xid import sxid
 
+_MISSING = (
+    ", of which the log has the data alone: the line that says whether it is fatal, and on which link, is missing"
+)
+
 
 class Sxid(KernelLogCheck):
     """SXids: what the driver of NVSwitches logs when a switch or one of its links fails.
@@ -21,11 +25,12 @@ class Sxid(KernelLogCheck):
     severity = "error"
     confirm = "dmesg -T | grep -i sxid"
     fix = "reset GPUs and NVSwitches or reboot; if it comes back on one link, look at that GPU and its board"
-    kinds = ("sxid",)
+    kinds = ("sxid", "sxid_data")
     absent = "SXid"
 
     def fault(self, host: Host, event: Event) -> Fault | None:
         assert event.code is not None
         meaning = sxid(event.code, "Fatal" in event.text)
-        fault = told(host, event, f"reported SXid {event.code} ({meaning.name})")
+        missing = _MISSING if event.kind == "sxid_data" else ""
+        fault = told(host, event, f"reported SXid {event.code} ({meaning.name}){missing}")
         return replace(fault, severity=meaning.severity)

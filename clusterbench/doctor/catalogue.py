@@ -130,9 +130,11 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     42: ("slow_card",),
     44: ("wrong_card",),
     45: ("sockets",),
+    63: ("open_files",),
     79: ("driver_mismatch",),
     83: ("forbidden_way", "pinned_setting"),
     90: ("wrong_result",),
+    93: ("mismatched_collectives",),
     94: ("collective_timeout",),
     113: ("driver_not_loaded",),
     116: ("rdma_device_failed", "device_lost"),
@@ -272,6 +274,13 @@ OF_LOGS: dict[int, OfLogs] = {
         "error",
         "what perftest printed, as a file",
         "tests/doctor/readers/test_perftest.py",
+    ),
+    175: OfLogs(
+        ("disk_full",),
+        "Had every file of a job room on its disk?",
+        "error",
+        "PyTorch's log, as a file",
+        "tests/doctor/test_torch_log.py",
     ),
 }
 """By numbers from 140 on."""

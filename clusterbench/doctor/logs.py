@@ -176,10 +176,12 @@ def _line_with(words: str, *places: Sequence[PlainLine]) -> int | None:
 def _behind(where: str, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
     """The line that names a place and those behind it; none where no line does."""
     address = re.search(r"(?:(?!0000:)[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", where)
-    name = re.escape(address[0] if address else where.partition(" port ")[0])
+    place = address[0] if address else where.partition(" port ")[0]
     # JSON writes a tab as two letters, and nvidia-smi four more zeros before a domain.
-    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)|(?<!\w)0000){name}(?!\w)", re.IGNORECASE)
-    first = next((index for index, line in enumerate(lines) if named.search(line.text)), None) if name else None
+    named = re.compile(rf"(?:(?<!\w)|(?<=\\t)|(?<!\w)0000){re.escape(place)}(?!\w)", re.IGNORECASE)
+    small = place.lower()
+    naming = (index for index, line in enumerate(lines) if small in line.text.lower() and named.search(line.text))
+    first = next(naming, None) if place else None
     return lines[first : first + _MOST_OF_A_PLACE] if first is not None else ()
 
 
@@ -200,10 +202,10 @@ def _of_kernel_logs() -> tuple[str, ...]:
 
 
 def _kernel(file: File) -> list[tuple[str, Said]]:
-    if not kernel_log.is_kernel_log(file.text):
+    if not kernel_log.is_kernel_log(file.text, file.plain):
         return []
     hosts: dict[str, list[kernel_log.Line]] = defaultdict(list)
-    for line in kernel_log.read(file.text):
+    for line in kernel_log.lines_of(file.lines):
         hosts[line.host].append(line)
     if len(hosts) > 1 and not any(kernel_log.is_kernel_log(line.text) for line in hosts.get("", ())):
         hosts.pop("", None)  # what stands around the lines of hosts

@@ -52,7 +52,7 @@ RULES = (
         46,
         "roce_address",
         "error",
-        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(Invalid argument|No such device|Network is unreachable).*",
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(Invalid argument|No such device|Network is unreachable)",
         "a connection could not be set up: {} (a GID of the wrong kind or of another network)",
         "show_gids; NCCL_IB_GID_INDEX of a routable RoCE v2 address, or none with NCCL 2.21 and later",
     ),
@@ -60,7 +60,7 @@ RULES = (
         46,
         "transfer_given_up",
         "error",
-        r"[Gg]ot completion .*(?:error 12|IBV_WC_RETRY_EXC_ERR|status=12).*",
+        r"[Gg]ot completion .*(?:error 12|IBV_WC_RETRY_EXC_ERR|status=12)",
         "a transfer was sent again and again and then given up (completion error 12)",
         "the path between the two cards: switch, cable, PFC; a wrong GID; where only cards of different rails fail:"
         " NCCL_CROSS_NIC=0",
@@ -69,7 +69,7 @@ RULES = (
         46,
         "transfer_failed",
         "error",
-        r"[Gg]ot completion .*(?:with error (?!12\b)\d+|status=(?!12\b|IBV_WC_RETRY_EXC_ERR)\w+).*",
+        r"[Gg]ot completion .*(?:with error (?!12\b)\d+|status=(?!12\b|IBV_WC_RETRY_EXC_ERR)\w+)",
         "a transfer failed",
         "the error's number stands in the line: ibv_wc_status_str; look at the host that it names",
     ),
@@ -77,7 +77,7 @@ RULES = (
         46,
         "transfer_failed",
         "error",
-        r"NET/IB : (?:\S+ )?(?:[Gg]ot )?async (?:fatal )?event.*: ([\w ]*work queue [\w ]*error).*",
+        r"NET/IB : (?:\S+ )?(?:[Gg]ot )?async (?:fatal )?event.*: ([\w ]*work queue [\w ]*error)",
         "a card stopped a connection: {}",
         "dmesg and the first warning of the job; nvidia_peermem or DMA-BUF of this driver; versions alike on all hosts",
     ),
@@ -85,7 +85,7 @@ RULES = (
         46,
         "connection_timed_out",
         "error",
-        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?Connection timed out.*",
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?Connection timed out",
         "a connection could not be set up in time",
         "is the other card's port ACTIVE? a GID and a path between the two: show_gids, ibv_rc_pingpong",
     ),
@@ -94,7 +94,7 @@ RULES = (
         "port_error",
         "error",
         r"NET/IB : (\S+) (?:[Gg]ot )?(?:non-fatal )?async (?:fatal )?event *:? *"
-        r"(?:port error|device fatal|local catastrophic error).*",
+        r"(?:port error|device fatal|local catastrophic error)",
         "port or card {} failed during the job",
         "ibstat; the kernel's log for mlx5; cable, transceiver and the switch's port",
     ),
@@ -102,7 +102,7 @@ RULES = (
         41,
         "port_error",
         "error",
-        r"NET/IB : [Gg]ot async (?:fatal )?event *:? *(?:port error|device fatal|local catastrophic error).*",
+        r"NET/IB : [Gg]ot async (?:fatal )?event *:? *(?:port error|device fatal|local catastrophic error)",
         "a port or card, which this version does not name, failed during the job",
         "ibstat on each of these hosts; the kernel's log for mlx5; cable, transceiver and the switch's port",
     ),
@@ -110,7 +110,7 @@ RULES = (
         140,
         "uncorrectable_ecc",
         "error",
-        r"Cuda failure .*uncorrectable ECC error encountered.*",
+        r"Cuda failure .*uncorrectable ECC error encountered",
         "a GPU's memory had an error that ECC could not correct",
         "nvidia-smi -q -d ECC,ROW_REMAPPER says which GPU; reset it; if errors come back, RMA",
     ),
@@ -118,7 +118,7 @@ RULES = (
         31,
         "gpu_lost",
         "error",
-        r".*(?:GPU is lost|GPU has fallen off the bus).*",
+        r"(?:GPU is lost|GPU has fallen off the bus)",
         "a GPU no longer answers its driver",
         "Xids in the kernel's log say which and when; power the host off and on; if it comes back, replace the GPU",
     ),
@@ -126,8 +126,8 @@ RULES = (
         149,
         "peer_gone",
         "warning",
-        r".*(?:Connection closed by remote peer|failed : Broken pipe|Connection reset by peer|Connection refused"
-        r"|Socket recv failed while polling|Failed to execute operation \w+ from rank).*",
+        r"(?:Connection closed by remote peer|failed : Broken pipe|Connection reset by peer|Connection refused"
+        r"|Socket recv failed while polling|Failed to execute operation \w+ from rank)",
         "a connection between ranks broke, most often because another rank failed first",
         "the first error in the log of the rank or host that the line names; Xids and killed processes on it",
     ),
@@ -135,7 +135,7 @@ RULES = (
         82,
         "plugin_failed",
         "warning",
-        r"NET/OFI .*(?:[Ff]ailed|[Cc]ouldn't|[Uu]nable to|completed with error).*",
+        r"NET/OFI .*(?:[Ff]ailed|[Cc]ouldn't|[Uu]nable to|completed with error)",
         "the plugin of EFA (aws-ofi-nccl) could not start, or a transfer of it failed",
         "fi_info -p efa; the security group allows all traffic within itself; plugin, libfabric and driver of one"
         " installer",
@@ -144,7 +144,7 @@ RULES = (
         45,
         "host_not_reached",
         "error",
-        r".*[Cc]onnect to (\S+?)(?:<\d+>)? .*(No route to host|Network is unreachable).*",
+        r"[Cc]onnect to (\S+?)(?:<\d+>)? .*(No route to host|Network is unreachable)",
         "{} is not reached: {}",
         "NCCL_SOCKET_IFNAME with the network that all hosts share; firewall; ip route get",
     ),
@@ -152,7 +152,7 @@ RULES = (
         74,
         "address_in_use",
         "error",
-        r".*(?:[Bb]ind|[Ll]isten).* Address already in use.*",
+        r"(?:[Bb]ind|[Ll]isten).* Address already in use",
         "a port that is taken was to be listened on",
         "end what an earlier job left; a wider net.ipv4.ip_local_port_range; another MASTER_PORT",
     ),
@@ -160,7 +160,7 @@ RULES = (
         49,
         "unlike_networks",
         "error",
-        r"Attempted to connect incompatible devices.*",
+        r"Attempted to connect incompatible devices",
         "InfiniBand was to be joined with RoCE",
         "NCCL_IB_HCA with the cards of one kind",
     ),
@@ -168,7 +168,7 @@ RULES = (
         62,
         "memory_not_registered",
         "error",
-        r"(?:Call to )?ibv_(?:reg_mr\w*|create_qp|create_cq) failed.*",
+        r"(?:Call to )?ibv_(?:reg_mr\w*|create_qp|create_cq) failed",
         "memory could not be registered with a network card",
         "no limit of locked memory (ulimit -l unlimited); nvidia_peermem loaded, or DMA-BUF",
     ),
@@ -176,7 +176,7 @@ RULES = (
         64,
         "stack_size",
         "warning",
-        r"Stack size limit \((.*?)\) is unsafe.*",
+        r"Stack size limit \((.*?)\) is unsafe",
         "the limit of the stack's size ({}) is unsafe for NCCL's threads",
         "ulimit -s 8192",
     ),
@@ -184,7 +184,7 @@ RULES = (
         65,
         "shared_memory_full",
         "error",
-        r".*failed to extend (/dev/shm/\S+).*|.*Error while creating shared memory segment (\S+).*",
+        r"failed to extend (/dev/shm/\S+)|Error while creating shared memory segment (\S+)",
         "/dev/shm is too small for {}",
         "docker --shm-size=8g or --ipc=host; an emptyDir of medium Memory in Kubernetes",
     ),
@@ -192,7 +192,7 @@ RULES = (
         36,
         "fabric_not_permitted",
         "error",
-        r"Cuda failure 800 'operation not permitted'.*",
+        r"Cuda failure 800 'operation not permitted'",
         "memory may not be shared over NVLink between hosts",
         "/dev/nvidia-caps-imex-channels in the container; nvidia-imex running on all hosts",
     ),
@@ -200,7 +200,7 @@ RULES = (
         36,
         "fabric_not_permitted",
         "error",
-        r"MNNVL \(cliqueSize (\d+)\) is available but not working.*",
+        r"MNNVL \(cliqueSize (\d+)\) is available but not working",
         "NVLink joins {} GPUs of several hosts, and does not work between them",
         "nvidia-imex-ctl -N on each host; /dev/nvidia-caps-imex-channels in the container",
     ),
@@ -208,7 +208,7 @@ RULES = (
         34,
         "fabric_state",
         "error",
-        r"Cuda failure (?:802 )?'?system not yet initialized.*",
+        r"Cuda failure (?:802 )?'?system not yet initialized",
         "CUDA does not start (error 802): the fabric manager does not run, or is not done with the NVSwitches",
         "start nvidia-fabricmanager, of the driver's version; then its log; in a virtual machine: the host's",
     ),
@@ -216,7 +216,7 @@ RULES = (
         78,
         "host_memory",
         "warning",
-        r"cuMem host allocations do not appear to be working.*",
+        r"cuMem host allocations do not appear to be working",
         "host memory cannot be allocated as NCCL wants it, as in a container without NUMA capabilities",
         "docker --cap-add SYS_NICE; NCCL_CUMEM_HOST_ENABLE=0",
     ),
@@ -224,7 +224,7 @@ RULES = (
         82,
         "network_plugin",
         "note",
-        r"(?:NET/Plugin|NET/Plugin/\w+|TUNER/Plugin|PROFILER/Plugin): Could not find: ?(\S*net\S*\w).*",
+        r"(?:NET/Plugin|NET/Plugin/\w+|TUNER/Plugin|PROFILER/Plugin): Could not find: ?(\S*net\S*\w)",
         "no network plugin ({}): right on InfiniBand and RoCE, wrong where EFA or SHARP is used",
         "the plugin's folder in LD_LIBRARY_PATH: aws-ofi-nccl, nccl-rdma-sharp-plugins",
     ),
@@ -232,7 +232,7 @@ RULES = (
         85,
         "unequal_cards",
         "warning",
-        r"Rank (\d+) has (\d+) local Net devices \(max (\d+)\).*",
+        r"Rank (\d+) has (\d+) local Net devices \(max (\d+)\)",
         "rank {} has {} network cards beside it, others have {}",
         "look for a card that is down or hidden on that host: ibstat; NCCL_IB_HCA alike on all",
     ),
@@ -240,7 +240,7 @@ RULES = (
         85,
         "unequal_cards",
         "warning",
-        r"Detected mixed local Net device counts across ranks \(min (\d+), max (\d+)\).*",
+        r"Detected mixed local Net device counts across ranks \(min (\d+), max (\d+)\)",
         "some ranks have {} network cards beside them, others {}",
         "look for a card that is down or hidden on a host: ibstat; NCCL_IB_HCA alike on all",
     ),
@@ -248,7 +248,7 @@ RULES = (
         86,
         "no_path",
         "error",
-        r"Could not find a path for pattern (\d+), falling back to simple order.*",
+        r"Could not find a path for pattern (\d+), falling back to simple order",
         "no good order of GPUs and cards was found (pattern {}): NCCL takes a simple one",
         "is /sys whole in the container? NCCL_TOPO_FILE in a virtual machine",
     ),
@@ -256,7 +256,7 @@ RULES = (
         150,
         "cuda_failure",
         "warning",
-        r"(?:Cuda failure (?:\d+ )?|Failed to CUDA )'?([^']+).*",
+        r"(?:Cuda failure (?:\d+ )?|Failed to CUDA )'?([^']+)",
         "a call of CUDA failed: {}",
         "Xids in the kernel's log; out of memory: a smaller batch; 'invalid argument' in nvls.cc: restart the fabric"
         " manager with no program on a GPU, or reboot",
@@ -264,6 +264,9 @@ RULES = (
 )
 """The first that matches counts. Wordings of NCCL 2.10 to 2.30: src/transport/{net_ib,p2p}.cc,
 src/graph/{paths,search}.cc, src/misc, src/init.cc, src/proxy.cc; aws/aws-ofi-nccl; NVIDIA/nccl, issues."""
+
+
+_COMPILED = tuple((rule, re.compile(rule.pattern)) for rule in RULES)
 
 
 @dataclass(frozen=True)
@@ -309,26 +312,29 @@ def _taken(log: NcclLog) -> str:
 
 def _told(text: str) -> Iterator[Found]:
     """Messages that tell of a fault, each kind once with its hosts and its number."""
-    compiled = [(rule, re.compile(rule.pattern)) for rule in RULES]
     groups: dict[tuple[Rule, str], list[tuple[str, str]]] = defaultdict(list)
     for host, message in messages(text):
-        for rule, pattern in compiled:
-            if match := pattern.search(message):
-                what = rule.what.format(*(group for group in match.groups() if group))
-                groups[rule, what].append((host, message))
-                break
+        if told := _by_rule(message):
+            groups[told].append((host, message))
     for (rule, what), same in groups.items():
         hosts = tuple(dict.fromkeys(host for host, _ in same))
         often = f", {len(same):,} times" if len(same) > 1 else ""
         yield Found(rule.name, rule.severity, hosts, "", f"{what}{often}", same[0][1][:300], _SHOW, rule.fix)
 
 
+def _by_rule(message: str) -> tuple[Rule, str] | None:
+    """The first rule that a message matches, with what it says."""
+    for rule, pattern in _COMPILED:
+        if match := pattern.search(message):
+            return rule, rule.what.format(*(group for group in match.groups() if group))
+    return None
+
+
 def _warned(log: NcclLog) -> Iterator[Found]:
     """Warnings that no rule knows: each kind once, for a person to judge."""
-    patterns = [re.compile(rule.pattern) for rule in RULES]
     groups: dict[str, list[Warned]] = defaultdict(list)
     for warned in log.warnings:
-        if not any(pattern.search(warned.text) for pattern in patterns):
+        if _by_rule(warned.text) is None:
             groups[re.sub(r"0x[0-9a-f]+|\d+", "", warned.text)].append(warned)
     for same in groups.values():
         hosts = tuple(dict.fromkeys(warned.host for warned in same))

@@ -63,6 +63,16 @@ class File:
                 lines[name].append(line)
         return lines
 
+    @cached_property
+    def texts(self) -> Mapping[str, str]:
+        """The text of each host; one for all readers, of which there are many."""
+        return {host: self.text_of(lines) for host, lines in self.by_host.items()}
+
+    @cached_property
+    def plain(self) -> str:
+        """The text without prefixes, with the end of its last line."""
+        return "\n".join(line.text for line in self.lines)
+
     def text_of(self, lines: Sequence[PlainLine]) -> str:
         """Some of its lines; only the last one of the file may lack its end."""
         return "\n".join(line.text for line in lines) + ("\n" if lines[-1] is not self.lines[-1] else "")
@@ -95,8 +105,7 @@ def apart(kind: str, holds: Callable[[str], bool], read: Callable[[str, str], Sa
     """
 
     def of(file: File) -> list[tuple[str, Said]]:
-        texts = {host: file.text_of(lines) for host, lines in file.by_host.items()}
-        return [(host, _cited(read(text, host), host, file)) for host, text in texts.items() if holds(text)]
+        return [(host, _cited(read(text, host), host, file)) for host, text in file.texts.items() if holds(text)]
 
     return Reader(kind, of)
 

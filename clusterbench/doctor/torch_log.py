@@ -111,7 +111,8 @@ MESSAGES = (
     Message(
         "shared_memory_full",
         "error",
-        r"DataLoader worker \(pid[^)]*\)+ is killed by signal: Bus error",
+        r"DataLoader worker \(pid[^)]*\)+ is killed by signal: Bus error"
+        r"|unable to (?:write to file|allocate shared memory\(shm\) for file) </torch_",
         "/dev/shm is too small for what loads data",
         "docker --shm-size=8g or --ipc=host; an emptyDir of medium Memory in Kubernetes; fewer workers",
     ),
@@ -137,7 +138,81 @@ MESSAGES = (
         "a call of NCCL failed: {}",
         "NCCL_DEBUG=WARN says why; Xids in the kernel's log",
     ),
+    Message(
+        "cuda_failure",
+        "warning",
+        r"(?:cuDNN error: |\b)(CUDNN_STATUS_(?!SUCCESS)\w+)",
+        "a call of cuDNN failed: {}",
+        "most often too little GPU memory is left, or LD_LIBRARY_PATH has another cuDNN than PyTorch's; then Xids",
+    ),
+    Message(
+        "driver_mismatch",
+        "error",
+        r"The NVIDIA driver on your system is too old \(found version (\d+)\)",
+        "NVIDIA's driver is older than the CUDA of this PyTorch: it knows version {} (12040 is CUDA 12.4)",
+        "a driver of PyTorch's CUDA or later, or a PyTorch built for the driver's: nvidia-smi, torch.version.cuda",
+    ),
+    Message(
+        "mismatched_collectives",
+        "error",
+        r"Detected mismatch between collectives on ranks\. Rank (\d+) is running (?:inconsistent )?collective: "
+        r".*OpType=(\w+).*but Rank (\d+) is running collective: .*?(?:OpType=)?([A-Z_]{4,})\b",
+        "rank {} called {} where rank {} called {}: the calls or the sizes differ",
+        "the program: a branch, a batch or a parameter that only some ranks have; the line says what differs",
+    ),
+    Message(
+        "mismatched_collectives",
+        "error",
+        r"Detected mismatch between collectives on ranks\. Rank (\d+) is running ",
+        "rank {} called another collective than the others, or with another size",
+        "the program: a branch, a batch or a parameter that only some ranks have; the line says what differs",
+    ),
+    Message(
+        "open_files",
+        "error",
+        r"\[Errno 24\] Too many open files|errno: 24 - Too many|Too many open files\. Communication"
+        r"|received 0 items of ancdata",
+        "a process had as many files open as it may",
+        "ulimit -n 1048576 (LimitNOFILE of slurmd or the container's engine); fewer workers of the DataLoader; "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    Message(
+        "disk_full",
+        "error",
+        r"\[Errno 28\] No space left on device|PytorchStreamWriter failed writing file",
+        "a file could not be written: its disk is full, or a quota is used up",
+        "df -h and df -i of that folder, and quota; /tmp, /dev/shm and ~/.cache fill up, too",
+    ),
+    Message(
+        "rank_killed",
+        "warning",
+        r"Fatal Python error: (Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)",
+        "a process of Python ended: {}",
+        "the lines below name the call; Bus error: /dev/shm or a disk is full; Aborted: the error above it; again and "
+        "again on one host: its memory (EDAC) and CPUs",
+    ),
+    Message(
+        "nccl_failed",
+        "warning",
+        r"NCCL Error \d+: (unhandled \w+ error|internal error|invalid \w+|remote process exited\b.*)",
+        "a call of NCCL failed: {}",
+        "NCCL_DEBUG=WARN says why; Xids in the kernel's log",
+    ),
 )
+WORDS = (
+    *("watchdog got stuck", "CUDA", "HIP error", "Error 802", "client socket has timed out", "waiting for clients"),
+    *(
+        "server socket has failed",
+        "DataLoader worker",
+        "</torch_",
+        "Connection closed by peer",
+        "retrieving ncclUniqueId",
+    ),
+    *("ncclRemoteError", "ncclSystemError", "ncclUnhandledCudaError", "ncclInternalError", "ncclInvalid"),
+    *("CUDNN_STATUS_", "NVIDIA driver on your system", "Detected mismatch", "Too many open files", "of ancdata"),
+    *("No space left on device", "PytorchStreamWriter", "Fatal Python error", "NCCL Error "),
+)
+"""One of these stands in whatever a pattern of :data:`MESSAGES` matches: most lines hold none, and are passed over."""
 _COMPILED = tuple((message, re.compile(message.pattern)) for message in MESSAGES)
 _RANK = r"(?:\[rank\d+\]: ?)?"
 _LAST_ERROR = re.compile(rf"{_RANK}Last error: ?(?P<words>.*)")
@@ -180,7 +255,8 @@ def _judged(lines: Sequence[PlainLine], host: str) -> Said | None:
 
 def _timeouts(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
     """Collectives that timed out, as one finding: with the ranks that stand at an earlier one than the others."""
-    timeouts = [(line, match) for line in lines if (match := _TIMEOUT.search(line.text))]
+    caught = [line for line in lines if "Watchdog caught" in line.text]
+    timeouts = [(line, match) for line in caught if (match := _TIMEOUT.search(line.text))]
     if not timeouts:
         return
     works = Counter(_work(match["work"]) for _, match in timeouts)
@@ -240,8 +316,9 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
     told: list[tuple[_Told, PlainLine]] = []
     warned = {line.text.partition(" NCCL WARN ")[2] for line in lines}
     announced: set[str] = set()  # of whom the next line has the words
+    there = _there(WORDS, lines)
     for line in lines:
-        last = _LAST_ERROR.match(line.text)
+        last = _LAST_ERROR.match(line.text) if "Last error:" in line.text else None
         words = last["words"] if last else re.sub(f"^{_RANK}", "", line.text) if line.origin in announced else ""
         announced.discard(line.origin)
         if last and not words:
@@ -249,7 +326,7 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
         elif words and (of_nccl := _told(words, _OF_NCCL)):
             _drop_kind(told, line.origin)
             told += [] if words.strip() in warned else [(of_nccl, line)]
-        elif other := _told(line.text, _COMPILED):
+        elif any(word in line.text for word in there) and (other := _told(line.text, _COMPILED)):
             told.append((other, line))
     often = Counter(each for each, _ in told)
     first = dict(reversed(told))
@@ -258,6 +335,12 @@ def _messages(lines: Sequence[PlainLine], host: str) -> Iterator[Found]:
         evidence = f"{host}: {first[message].text.strip()[:300]}"
         what = f"{message.what}{times}"
         yield Found(message.name, message.severity, (host,), "", what, evidence, "dmesg -T", message.fix)
+
+
+def _there(words: Sequence[str], lines: Sequence[PlainLine]) -> list[str]:
+    """Those that stand anywhere: the others need not be looked for in each line."""
+    whole = "\n".join(line.text for line in lines)
+    return [word for word in words if word in whole]
 
 
 def _told(words: str, patterns: Sequence[tuple[Message | nccl_log.Rule, re.Pattern[str]]]) -> _Told | None:

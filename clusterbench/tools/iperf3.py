@@ -13,6 +13,8 @@ from typing import Any
 from clusterbench.errors import ToolError
 from clusterbench.tools._json import document, figure
 
+BOTH_WAYS = "iperf3 ran both ways at once (--bidir), and one figure cannot hold two: run each way, with -R"
+
 
 @dataclass(frozen=True)
 class IperfResult:
@@ -46,7 +48,7 @@ def parse(text: str) -> IperfResult:
     if not isinstance(streams, list) or not streams:
         raise ToolError("iperf3 printed no 'end.streams'")
     if any("bidir" in name for name in report["end"]) or _streams_asked_for(report) not in (None, len(streams)):
-        raise ToolError("iperf3 ran both ways at once (--bidir), and one figure cannot hold two: run each way, with -R")
+        raise ToolError(BOTH_WAYS)
     senders = [stream.get("sender", {}) for stream in streams]
     trips = [figure("iperf3", sender, "mean_rtt") / 1e6 for sender in senders if "mean_rtt" in sender]
     sent = report["end"].get("sum_sent", {})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from clusterbench.errors import ToolError
 from clusterbench.tools._iperf import rate_and_bytes
+from clusterbench.tools.iperf3 import BOTH_WAYS
 
 _STREAM = re.compile(r"(?m)^\s*\[ *(\d+)\](?:\[\w+-\w+\])? +(?:local |[\d.]+-[\d.]+ +sec )")
 _ENDS = re.compile(r"\[ *\d+\] local (?P<local>\S+) port \d+ connected to (?P<peer>\S+) port \d+")
@@ -18,6 +19,7 @@ _SUM = re.compile(
     r"(?P<rate>[\d.]+) (?P<unit>[KMGT]?)(?P<what>bits|Bytes)/sec(?: +(?P<again>\d+))? +(?P<side>sender|receiver)\s*"
 )
 _DATAGRAMS = re.compile(r"(?m)^\[ ID\] .*Datagrams\s*$")
+_ROLE = re.compile(r"(?m)^\s*\[ *(?:\d+|SUM)\]\[(TX|RX)-\w\]")
 _LIKENESS = 0.02
 
 
@@ -45,18 +47,23 @@ def parse(text: str) -> IperfText:
     Raises
     ------
     ToolError
-        If it holds none or several, ran over UDP, nothing arrived, or the rate is not the bytes over the time.
+        If it holds none or several, ran over UDP or both ways at once, nothing arrived, or the rate is not the bytes
+        over the time.
     """
     if _DATAGRAMS.search(text):
         raise ToolError("iperf3 over UDP says how much was sent, which is not how much arrived: -J says it")
+    if {*_ROLE.findall(text)} == {"TX", "RX"}:
+        raise ToolError(BOTH_WAYS)
     said = [
         (number, sums) for number, line in enumerate(text.splitlines(), 1) if (sums := _SUM.fullmatch(line.strip()))
     ]
     streams = {*_STREAM.findall(text)}  # also those whose sums are behind the end of a text that is cut
     wanted = "SUM" if len(streams) > 1 else next(iter(streams), "")
     arrived = [(number, sums) for number, sums in said if (sums["stream"], sums["side"]) == (wanted, "receiver")]
-    if len(arrived) != 1:
-        raise ToolError(f"the text holds {len(arrived)} runs of iperf3 whose receiver's sum is there, and not one")
+    if not arrived:
+        raise ToolError("the receiver's sum of the iperf3 run is not in the text")
+    if len(arrived) > 1:
+        raise ToolError(f"the text holds {len(arrived)} runs of iperf3: import each from a file of its own")
     number, sums = arrived[0]
     rate, moved = rate_and_bytes(sums)
     seconds = float(sums["end"])

@@ -18,9 +18,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 
 from clusterbench.errors import ToolError
-from clusterbench.tools._prefix import plain_text, unwrapped
+from clusterbench.tools._prefix import PlainLine, plain_text, unwrapped
 
 MOST_EVENTS = 100
 _MOST_TEXT = 200
@@ -93,6 +94,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"(?:has fallen off the bus|GPU lost from the bus)(?P<code_79>)",
     ),
     ("sxid", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Non-fatal|Fatal)\b"),
+    ("sxid_data", rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>{_BDF})\): (?P<code>\d+), (?:Data \{{|Severity )"),
     ("gpu_start", rf"NVRM: (?:GPU (?P<gpu>{_BDF}): )?.*(?:RmInitAdapter failed|rm_init_adapter failed)"),
     ("gpu_start", rf"NVRM: The NVIDIA GPU (?P<gpu>{_BDF}) .*installed in this system (?:is not|requires)"),
     ("gpu_start", rf"nvidia(?:: probe of)? (?P<gpu>{_BDF}):? (?:probe with driver nvidia )?failed with error"),
@@ -107,10 +109,13 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("amd_gpu_reset", r"\[amdgpu\]\] \*ERROR\* ring \S+ timeout"),
     ("driver_stuck", r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ll]ink ?[Mm]ask"),
     ("peermem", r"nvidia[-_]peermem.*ERROR detected invalid context"),
-    ("slot_power", rf"(?P<device>mlx5_core {_BDF})?.*Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)"),
-    ("heat", rf"(?P<device>mlx5_core {_BDF})?.*Port module event.*module (?P<module>\d+).*High Temperature"),
-    ("heat", rf"(?P<device>mlx5_core {_BDF})?.*High temperature on sensors"),
-    ("cable", rf"(?P<device>mlx5_core {_BDF})?.*Port module event\[error\]: module (?P<module>\d+), "),
+    (
+        "slot_power",
+        rf"(?:(?P<device>mlx5_core {_BDF}).*)?Detected insufficient power on the PCIe slot \((?P<code>\d+)W\)",
+    ),
+    ("heat", rf"(?:(?P<device>mlx5_core {_BDF}).*)?Port module event.*module (?P<module>\d+).*High Temperature"),
+    ("heat", rf"(?:(?P<device>mlx5_core {_BDF}).*)?High temperature on sensors"),
+    ("cable", rf"(?:(?P<device>mlx5_core {_BDF}).*)?Port module event\[error\]: module (?P<module>\d+), "),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*(?:health compromised|handling bad device|Fatal error|assert_var)"),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*wait_func.* timeout"),
     ("nic_failed", rf"(?P<device>mlx5_core {_BDF}).*Health issue observed, .*(?:ERROR|CRITICAL|ALERT|EMERGENCY)"),
@@ -174,7 +179,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("storage", r"LNet(?:Error)?: .*Timed out tx|attempt to access beyond end of device"),
     ("file_max", r"VFS: file-max limit \d+ reached"),
 )
-_NUMBERED = ("xid", "sxid")
+_NUMBERED = ("xid", "sxid", "sxid_data")
 _RECOVERY = 154
 """The Xid that says "changed from 0x0 (None) to 0x2 (Node Reboot Required)": each action is an event of its own."""
 _WORDS = (
@@ -257,14 +262,21 @@ _FACILITY = r"(?:kern|user|daemon|syslog|auth\w*|local\d) *:(?:emerg|alert|crit|
 _HUMAN = r"\[(?:[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d|\s*\+\d+\.\d{6})\]"
 """How util-linux's dmesg begins lines: plain, -T, --time-format iso, -x and -H. Apache's has a bracket behind -T's."""
 
-_KERNEL_ONLY = re.compile(
-    rf"^(?:<\d+>)?{_SINCE_BOOT}(?:\[\s*[TC]\d+\])? |^{_CTIME} (?!\[)|^{_ISO} |^{_HUMAN} |"
-    rf"^{_FACILITY}(?:\[|{_ISO} )|^\d+,\d+,\d+,[^;\n]*;|"
-    r"NVRM: |nvidia-nvswitch\d+: |mlx5_core [0-9a-f]{4}:[0-9a-f]{2}:|pcieport [0-9a-f]{4}:[0-9a-f]{2}:|EDAC MC\d|"
-    r"\] (?:Linux version|ACPI:) |Out of memory: Kill|soft lockup - CPU|blocked for more than \d+ seconds| kernel: |"
-    r"nvidia-peermem nv_",
+_KERNEL_BEGINS = re.compile(
+    rf"^(?:(?:<\d+>)?{_SINCE_BOOT}(?:\[\s*[TC]\d+\])? |{_CTIME} (?!\[)|{_ISO} |{_HUMAN} |"
+    rf"{_FACILITY}(?:\[|{_ISO} )|\d+,\d+,\d+,[^;\n]*;)",
     re.MULTILINE,
 )
+_KERNEL_SAYS = re.compile(
+    r"NVRM: |nvidia-nvswitch\d+: |mlx5_core [0-9a-f]{4}:[0-9a-f]{2}:|pcieport [0-9a-f]{4}:[0-9a-f]{2}:|EDAC MC\d|"
+    r"\] (?:Linux version|ACPI:) |Out of memory: Kill|soft lockup - CPU|blocked for more than \d+ seconds| kernel: |"
+    r"nvidia-peermem nv_"
+)
+_OF_KERNEL = (
+    *("NVRM: ", "nvidia-nvswitch", "mlx5_core ", "pcieport ", "EDAC MC", "] Linux version ", "] ACPI: "),
+    *("Out of memory: Kill", "soft lockup - CPU", "blocked for more than ", " kernel: ", "nvidia-peermem nv_"),
+)
+"""One of these stands in whatever :data:`_KERNEL_SAYS` matches: long texts of other programs hold none."""
 
 _LEVEL = r"(?:\w+\s*:\w+\s*: |<\d+>)?"
 _FORMS = (
@@ -275,13 +287,18 @@ _FORMS = (
     re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
 )
 """Times of the kernel itself."""
-_LOGGED = (("%Y-%m-%dT%H:%M:%S", ""), ("%Y-%m-%d %H:%M:%S", ""), ("%Y %b %d %H:%M:%S", "2000 "))
-"""Times of who collected the log, and what they lack."""
+_LOGGED = (("%Y-%m-%dT%H:%M", ""), ("%Y-%m-%d %H:%M", ""), ("%Y %b %d %H:%M", "2000 "))
+"""Minutes of who collected the log, and what they lack."""
 
 
-def is_kernel_log(text: str) -> bool:
-    """Whether any line of a text is one that a kernel prints."""
-    return _KERNEL_ONLY.search(text) is not None or _KERNEL_ONLY.search(plain_text(text)) is not None
+def is_kernel_log(text: str, plain: str | None = None) -> bool:
+    """Whether any line of a text is one that a kernel prints; ``plain`` is the text without prefixes, if at hand."""
+    return _is_kernels(text) or _is_kernels(plain_text(text) if plain is None else plain)
+
+
+def _is_kernels(text: str) -> bool:
+    says = any(word in text for word in _OF_KERNEL) and _KERNEL_SAYS.search(text) is not None
+    return says or _KERNEL_BEGINS.search(text) is not None
 
 
 def read(text: str) -> tuple[Line, ...]:
@@ -302,8 +319,13 @@ def lines(text: str) -> Iterator[Line]:
 
     The time is that of who collected the log, who knows the day, and otherwise the kernel's own.
     """
+    return lines_of(unwrapped(text))
+
+
+def lines_of(plain: Iterable[PlainLine]) -> Iterator[Line]:
+    """The same of lines whose prefixes are already apart."""
     time, seconds, host = "", None, ""
-    for line in unwrapped(text):
+    for line in plain:
         match = next((match for form in _FORMS if (match := form.fullmatch(line.text))), None)
         if line.time:
             time, seconds = line.time, _logged(line.time)
@@ -315,9 +337,17 @@ def lines(text: str) -> Iterator[Line]:
 
 
 def _logged(time: str) -> float | None:
+    minute, _, seconds = time.rpartition(":")
+    began = _began(minute)
+    return None if began is None else began + int(seconds)
+
+
+@lru_cache(maxsize=1024)
+def _began(minute: str) -> float | None:
+    """When a minute began: strptime is slow, and a log has many lines of one minute."""
     for form, before in _LOGGED:
         try:
-            return datetime.strptime(f"{before}{time}", form).timestamp()
+            return datetime.strptime(f"{before}{minute}", form).timestamp()
         except ValueError:
             continue
     return None
@@ -360,11 +390,15 @@ def events(log: Iterable[Line]) -> list[Event]:
 
 
 def _named(every: list[Event]) -> list[Event]:
-    """Without those whose place another of their kind and number names better: ``0000:97:01.0``, or not at all."""
+    """Without those whose place another of their kind and number names better: ``0000:97:01.0``, or not at all.
+
+    Data of an SXid is an event only where the SXid's own line is missing.
+    """
     places = {(event.kind, event.code, event.where) for event in every}
     better = {(kind, code, where.rpartition(" ")[2]) for kind, code, where in places if " " in where}
+    own = {("sxid_data", code, where) for kind, code, where in places if kind == "sxid"}
     better |= {(kind, code, "") for kind, code, where in places if where and kind in _NAMELESS}
-    return [event for event in every if (event.kind, event.code, event.where) not in better]
+    return [event for event in every if (event.kind, event.code, event.where) not in better | own]
 
 
 def _within_a_day(began: float | None, seconds: float | None) -> bool:
@@ -424,7 +458,10 @@ class _Links:
 def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
     links = _Links()
     reported = _Reported()
-    for line in _whole_sentences(log):
+    every = [*_whole_sentences(log)]
+    whole = "\n".join(line.text for line in every)
+    words = [word for word in _WORDS if word in whole]  # of many thousand lines most hold none
+    for line in every:
         if "[Hardware Error]" in line.text and (said := _REPORTED.search(line.text)):
             yield from reported.take(line, said)
             continue
@@ -432,7 +469,7 @@ def _found(log: Iterable[Line]) -> Iterator[tuple[Line, str, str, int | None]]:
             if lost := links.lost(link):
                 yield line, "link_down", lost, None
             continue
-        if not any(word in line.text for word in _WORDS) or _SILENT.search(line.text):
+        if not any(word in line.text for word in words) or _SILENT.search(line.text):
             continue
         for kind, pattern in _FAULTS:
             if match := pattern.search(line.text):

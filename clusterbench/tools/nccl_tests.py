@@ -131,6 +131,11 @@ def _row(columns: Sequence[str], cells: Sequence[str], line: str) -> NcclRow:
     half = len(tail) // 2
     # What is before the time may have blank cells: alltoall has a column redop and nothing in it.
     before = len(cells) - len(tail)
+    if half >= 4 and tail[:half] == tail[half:] and 3 <= before + half <= first:
+        raise ToolError(
+            "nccl-tests printed a row with figures of one placement alone, as the replay of a trace does, and here "
+            f"both are read: run the collective's own program, such as all_reduce_perf: {line.strip()!r}"
+        )
     if half < 4 or tail[:half] != tail[half:] or not 3 <= before <= first:
         raise ToolError(f"nccl-tests printed a row that does not fit its header: {line.strip()!r}")
     size_bytes, count = (int(number("nccl-tests", cell, line)) for cell in cells[:2])

@@ -87,7 +87,10 @@ def parse(text: str) -> tuple[Row, ...]:
         elif columns and starts_with_figure(line):
             row = _row(columns, cells, line, "Bidirectional" in text)
             if rows.setdefault(row.size_bytes, row) != row:
-                raise ToolError(f"perftest printed two different rows of {row.size_bytes} bytes: {line.strip()!r}")
+                raise ToolError(
+                    f"perftest printed two different rows of {row.size_bytes} bytes: {line.strip()!r}; with "
+                    "--run_infinitely it prints a row of each interval: take -D, which prints one, instead"
+                )
     if not rows:
         raise ToolError(f"perftest printed no table that can be read: {end_of(text)}")
     return tuple(rows.values())

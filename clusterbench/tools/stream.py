@@ -49,8 +49,11 @@ def parse(text: str) -> Stream:
     """
     if "Failed Validation" in text:
         raise ToolError("STREAM's validation failed, so its figures are of wrong results")
-    if text.count("Solution Validates") != 1:
-        raise ToolError(f"the text holds {text.count('Solution Validates')} runs of STREAM that ended, and not one")
+    ended = text.count("Solution Validates")
+    if not ended:
+        raise ToolError("the text holds no run of STREAM that ended")
+    if ended > 1:
+        raise ToolError(f"the text holds {ended} runs of STREAM: import each from a file of its own")
     element, size, threads = (pattern.search(text) for pattern in (_BYTES, _SIZE, _THREADS))
     if not element or not size:
         raise ToolError("STREAM's array size is not in the text")

@@ -7,6 +7,24 @@ from tests.facts.machine import healthy
 LINE = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"
 
 
+DATA = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004}"
+SEVERITY = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00"
+
+
+def test_data_without_the_line_of_its_sxid_says_that_the_line_is_missing(tmp_path):
+    (fault,) = Sxid().judge(logging(SEVERITY, DATA, DATA).host(tmp_path)).faults
+    assert fault.where == "NVSwitch 0000:05:00.0"
+    assert fault.what.startswith(
+        "reported SXid 12028 (egress non-posted PRIV error: traffic of its GPU stalls), of which the log has the data "
+        "alone: the line that says whether it is fatal, and on which link, is missing, 3 times"
+    )
+
+
+def test_data_beside_the_line_of_its_sxid_is_not_counted(tmp_path):
+    (fault,) = Sxid().judge(logging(LINE, SEVERITY, DATA).host(tmp_path)).faults
+    assert ", once, " in fault.what
+
+
 def test_it_is_found_with_its_place_and_time(tmp_path):
     (fault,) = Sxid().judge(logging(LINE).host(tmp_path)).faults
     assert fault.where == "NVSwitch 0000:05:00.0"

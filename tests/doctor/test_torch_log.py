@@ -99,6 +99,33 @@ def test_older_versions_name_no_number(examined):
             "peer_gone",
             "warning",
         ),
+        ("[rank3]: RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "cuda_failure", "warning"),
+        ("RuntimeError: CUDNN_STATUS_EXECUTION_FAILED", "cuda_failure", "warning"),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
+            "driver",
+            "driver_mismatch",
+            "error",
+        ),
+        ("[rank1]: OSError: [Errno 24] Too many open files: '/data/shard-7.bin'", "open_files", "error"),
+        ("RuntimeError: received 0 items of ancdata", "open_files", "error"),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step_1000.pt'", "disk_full", "error"),
+        (
+            "[enforce fail at inline_container.cc:862] . PytorchStreamWriter failed writing file data/91: file write",
+            "disk_full",
+            "error",
+        ),
+        (
+            "RuntimeError: unable to write to file </torch_4711_2>: No space left on device (28)",
+            "shared_memory_full",
+            "error",
+        ),
+        ("Fatal Python error: Segmentation fault", "rank_killed", "warning"),
+        (
+            "RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+            "nccl_failed",
+            "warning",
+        ),
     ],
 )
 def test_each_failure_is_found(examined, said, name, severity):
@@ -108,6 +135,32 @@ def test_each_failure_is_found(examined, said, name, severity):
         [(name, severity)],
     )
     assert examination.word == ("NOT JUDGED" if severity == "note" else "SUSPECT")
+
+
+_CALL = "CollectiveFingerPrint(SequenceNumber={0}, OpType={1}, TensorShape=[{2}], TensorDtypes=Float)"
+_MISMATCH = "Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (_CALL.format(7, "ALLREDUCE", 20), "rank 1 called ALLREDUCE where rank 0 called ALLREDUCE"),
+        (_CALL.format(7, "_ALLGATHER_BASE", 8), "rank 1 called ALLREDUCE where rank 0 called _ALLGATHER_BASE"),
+        ("CollectiveFingerPrint(SequenceNumber=0OpType=REDUCE)", "rank 1 called ALLREDUCE where rank 0 called REDUCE"),
+        ("REDUCE", "rank 1 called ALLREDUCE where rank 0 called REDUCE"),
+    ],
+)
+def test_collectives_that_do_not_match_are_named(examined, other, what):
+    """Forms of pytorch/pytorch, pull requests 79901 and 100214."""
+    said = f"[rank1]: RuntimeError: {_MISMATCH}{_CALL.format(7, 'ALLREDUCE', 10)}, but Rank 0 is running collective: "
+    (found,) = examined(f"{said}{other}.\n")[0].found
+    assert (found.name, found.severity) == ("mismatched_collectives", "error")
+    assert found.what == f"{what}: the calls or the sizes differ"
+
+
+def test_collectives_that_do_not_match_are_found_on_a_line_of_their_own(examined):
+    (found,) = examined(f"{_MISMATCH}\n{_CALL.format(7, 'SCATTER', 1)}\n")[0].found
+    assert found.what == "rank 1 called another collective than the others, or with another size"
 
 
 @pytest.mark.parametrize(

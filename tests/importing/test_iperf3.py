@@ -64,9 +64,9 @@ def test_json_is_read(imported):
             HEAD + SUMS.format(stream="0.00", stream_rate="0.00", sum="0.00", rate="0.00"),
             "said.txt: nothing arrived by what the receiver says: '[SUM]",
         ),
-        (TWO[: TWO.index("[SUM]")], "said.txt: the text holds 0 runs of iperf3"),
-        (TWO[: TWO.index("[  7]   0.00")], "said.txt: the text holds 0 runs of iperf3"),
-        (ONE + ONE, "said.txt: the text holds 2 runs of iperf3"),
+        (TWO[: TWO.index("[SUM]")], "said.txt: the receiver's sum of the iperf3 run is not in the text"),
+        (TWO[: TWO.index("[  7]   0.00")], "said.txt: the receiver's sum of the iperf3 run is not in the text"),
+        (ONE + ONE, "said.txt: the text holds 2 runs of iperf3: import each from a file of its own"),
         (
             TWO.replace("48.8 Gbits", "48.8 Mbits"),
             "said.txt: iperf3 printed a rate that is not its bytes over its time",
@@ -82,6 +82,16 @@ def test_json_is_read(imported):
 )
 def test_what_did_not_arrive_or_is_not_one_run_is_refused(refused, text, message):
     assert refused(text).startswith(message)
+
+
+def test_both_ways_at_once_are_refused_as_text(refused):
+    ways = "".join(
+        f"[  {stream}][{role}]   0.00-10.00  sec  10.9 GBytes  9.35 Gbits/sec  {side}\n"
+        for stream, role in ((5, "TX-C"), (7, "RX-C"))
+        for side in ("sender", "receiver")
+    )
+    said = f"{HEAD}[ ID][Role] Interval           Transfer     Bitrate         Retr\n{ways}"
+    assert refused(said).startswith("said.txt: iperf3 ran both ways at once (--bidir)")
 
 
 @pytest.mark.parametrize("start", [{"test_start": {"num_streams": 1}}, {"test_start": {"num_streams": 1, "bidir": 1}}])

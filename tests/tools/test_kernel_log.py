@@ -33,6 +33,7 @@ SAID = {
     "amdgpu 0000:c1:00.0: amdgpu: ring sdma0 timeout, signaled seq=1, emitted seq=2": "amd_gpu_reset",
     "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring page1 timeout, signaled seq=1, emitted seq=2": "amd_gpu_reset",
     "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
+    "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Data {0x50610002, 0x10100030}": "sxid_data",
     "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)": "gpu_start",
     "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!": "driver_stuck",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping": "peermem",

@@ -100,6 +100,9 @@ def test_perftest_two_different_rows_of_one_size_are_refused():
     row = " 65536      5000             20000.00            20000.00             0.320000\n"
     message = refused(perftest.parse, printed.PERFTEST_BANDWIDTH + row)
     assert message.startswith("perftest printed two different rows of 65536 bytes: '65536 ")
+    assert message.endswith(
+        "with --run_infinitely it prints a row of each interval: take -D, which prints one, instead"
+    )
 
 
 def test_perftest_a_median_outside_of_the_extremes_is_refused():
@@ -308,6 +311,17 @@ def test_nccl_tests_blank_columns_before_the_time_shift_nothing():
 def test_nccl_tests_columns_of_single_iterations_shift_nothing():
     (row,) = nccl_tests.parse(printed.NCCL_PER_ITERATION).rows
     assert row.in_place == nccl_tests.Placement(40.75e-6, 25.73e9, 45.03e9, 0)
+
+
+def test_nccl_tests_a_row_of_which_a_half_is_blank_is_refused_in_plain_words():
+    (line,) = (line for line in printed.NCCL_TESTS.splitlines() if line.strip().startswith("1048576"))
+    *before, time_s, algbw, busbw, wrong = line.split()
+    half = " ".join((*before[:5], time_s, algbw, busbw, wrong))
+    message = refused(nccl_tests.parse, printed.NCCL_TESTS.replace(line, half))
+    assert message.startswith(
+        "nccl-tests printed a row with figures of one placement alone, as the replay of a trace does, and here both "
+        "are read: run the collective's own program, such as all_reduce_perf: '1048576 "
+    )
 
 
 def test_nccl_tests_a_verdict_of_failure_is_told():

@@ -19,6 +19,8 @@ _TITLE = re.compile(r"(?m)^\s*((?:RDMA_\w+|Send|Atomic\w*|Raw Ethernet\w*)(?: \w
 _HEADER = re.compile(r"(?m)^\s*#bytes\s+#iterations.*$")
 _FAILED = re.compile(r"(?m)^.*(?:Completion with error at (?:client|server)|Failed status \d+: wr_id).*$")
 _NOT_REGISTERED = re.compile(r"(?m)^.*(?:Couldn't allocate MR|[Ff]ailed to create [Mm][Rr]).*$")
+_REGISTRATION = re.compile(r"Couldn't allocate MR|[Ff]ailed to create [Mm][Rr]")
+"""Without the line around it, which in a long text takes long to try."""
 _STOPPED = re.compile(
     r"(?m)^\s*(?:Unable to Connect the HCA's through the link|IB device \S+ not found|Couldn't create IB resources"
     r"|Port number \d+ state is \w+).*$"
@@ -56,7 +58,7 @@ class PerftestTables(HostText):
 
     def holds(self, text: str) -> bool:
         is_json = '"test_info"' in text and '"results"' in text and text.lstrip().startswith("{")
-        return is_json or any(each.search(text) for each in (_HEADER, _TITLE, _NOT_REGISTERED, _STOPPED))
+        return is_json or any(each.search(text) for each in (_HEADER, _TITLE, _REGISTRATION, _STOPPED))
 
     def read(self, text: str, name: str) -> Said:
         if failed := _FAILED.search(text):
