@@ -254,7 +254,8 @@ def _rate(value: float, unit: str) -> str:
         prefixes.pop("P")  # peaks are quoted in TFLOP/s
     for prefix, factor in prefixes.items():
         if abs(value) >= factor:
-            return f"{value / factor:,.1f} {prefix}{unit}"
+            decimals = 2 if (prefix, unit) == ("G", "Hz") else 1  # GPUs that differ do so by tens of MHz
+            return f"{value / factor:,.{decimals}f} {prefix}{unit}"
     return f"{value:,.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
 
 
