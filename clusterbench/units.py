@@ -151,6 +151,8 @@ def format_value(value: float, unit: str) -> str:
         return _rate(value, "/s")
     if unit == "1":
         return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    if unit == "J" and abs(value) < 10:
+        return f"{value:.3g} J"  # of a token
     return f"{value:.1f} °C" if unit == "C" else f"{value:,.1f} {unit}"
 
 

@@ -72,6 +72,8 @@ def test_exact_sizes_survive_the_round_trip(power, factor):
         (16, "1", "16"),
         (1.98e9, "Hz", "1.98 GHz"),
         (1.62e9, "Hz", "1.62 GHz"),
+        (0.0531, "J", "0.0531 J"),
+        (1032.63, "J", "1,032.6 J"),
         (45, "C", "45.0 °C"),
         (700, "W", "700.0 W"),
         (float("nan"), "1", "nan"),
