@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -113,7 +113,7 @@ def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, A
     against = tuple(_first_of_each_kind(each.evidence for each in said))
     if any(not each.takes for each in said):
         return Host(host, "bad", against)
-    compared, lacking = _compared(host, answers)
+    compared, lacking = _compared(host, answers, {each.evidence.kind for each in said})
     ended_well = run.ended_well[host]
     if not ended_well:
         lacking.append("a case that ends well on this host")
@@ -136,8 +136,11 @@ def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
             yield Evidence(kind, f"and {len(of_kind) - _MOST_SAID:,} more of this kind")
 
 
-def _compared(host: str, answers: Mapping[str, Answer]) -> tuple[list[Evidence], list[str]]:
-    """In what a host was held against others and is in order, and what it takes where that could not be."""
+def _compared(host: str, answers: Mapping[str, Answer], against: Container[str]) -> tuple[list[Evidence], list[str]]:
+    """In what a host was held against others and is in order, and what it takes where that could not be.
+
+    Diagnoses that found something ``against`` it did compare it.
+    """
     good, lacking = [], []
     for name, kind in diagnoses().items():
         answer = answers.get(name, Answer())
@@ -145,6 +148,8 @@ def _compared(host: str, answers: Mapping[str, Answer]) -> tuple[list[Evidence],
             continue
         if host in answer.good_hosts:
             good.append(Evidence(name, answer.good_hosts[host]))
+            continue
+        if name in against:
             continue
         of_host = [part for part in answer.not_judged if not part.hosts or host in part.hosts]
         lacking += [part.sentence for part in of_host] or [

@@ -204,6 +204,8 @@ def test_of_a_slow_link_it_is_not_known_which_end_it_is() -> None:
         matmul(of=of, hosts=hosts), rows=links({(1, 2): 0.4e9, (2, 1): 0.4e9}, hosts), cases=[of], hosts=hosts
     )
     assert words(found) == {**dict.fromkeys(hosts, "good"), "n1": "not judged", "n2": "not judged"}
+    # and no 'slow link: a case on all ranks of this host and of others': that was the case that found it
+    assert [take.partition(" (")[0] for take in found["n1"].takes] == ["the same cases with the hosts in another order"]
 
 
 def test_a_gpu_that_is_throttled_makes_its_host_bad_and_the_power_limit_does_not() -> None:
