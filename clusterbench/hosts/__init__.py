@@ -268,7 +268,7 @@ def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: boo
 
 def _finding_it(case: Case) -> str:
     if case.num_nodes == 1:
-        return f"the suite again with another host first (--hosts), to compare: {case.id} ran on one host"
+        return "the suite again with another host first (--hosts), to compare what ran on one host"
     return f"--bisect {case.id}, which finds the hosts that it needs in order to fail"
 
 

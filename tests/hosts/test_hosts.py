@@ -115,8 +115,11 @@ def test_of_a_case_on_one_host_another_host_is_asked_for_and_no_bisection_which_
         judged(matmul(), ended("wrong", of, rank=0, host="n0"), cases=[MATMUL, of])["n0"].takes
         for of in (on_one, on_all)
     )
-    assert one == "the suite again with another host first (--hosts), to compare: matmul/1n1/m ran on one host"
+    assert one == "the suite again with another host first (--hosts), to compare what ran on one host"
     assert many == f"--bisect {on_all.id}, which finds the hosts that it needs in order to fail"
+    other = case("c", id="device_copy/1n1/c", world_size=1)
+    both = [ended("wrong", of, rank=0, host="n0") for of in (on_one, other)]
+    assert judged(matmul(), *both, cases=[MATMUL, on_one, other])["n0"].takes == (one,)
 
 
 def test_ranks_of_one_host_alone_say_nothing_of_hosts_where_there_are_several() -> None:
