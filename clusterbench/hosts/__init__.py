@@ -36,6 +36,7 @@ Judged = Literal["good", "bad", "not judged"]
 _MOST_SAID = 5
 _OF_HOSTS = (LOST_HOSTS, SILENT_HOSTS, HOSTS_WITHOUT_LINK, ABSENT_HOSTS, SPARES)
 _OTHER_ORDER = "the same cases with the hosts in another order (--hosts): what moves with a host is the host's"
+_ALIKE = "the suite again once hosts are alike in what they run and have"
 _NO_LOSS = "a run that does not lose it"
 _THIRD_HOST = "a third host, or --launch, which tries every host by itself"
 
@@ -312,4 +313,4 @@ def _of_finding(run: _Run, name: str, finding: Finding) -> _Said:
     evidence = Evidence(name, f"{finding.title}" + (f" ({finding.evidence})" if finding.evidence else ""))
     if finding.host:
         return _Said((finding.host,), evidence)
-    return _Said(finding.among or run.hosts, evidence, _OTHER_ORDER)
+    return _Said(finding.among or run.hosts, evidence, _ALIKE if name == "unlike_hosts" else _OTHER_ORDER)
