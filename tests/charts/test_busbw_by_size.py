@@ -2,6 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.cases import Reading
+from clusterbench.cases.sweeps import sweep_name
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
 from clusterbench.cluster import Cluster
 from clusterbench.drawing.lines import Mark, Series
@@ -90,6 +91,15 @@ def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
     assert sweep is not None
     names = ["planted, sum", "planted, max"]
     assert [series.name for series in sweep.bandwidth] == [series.name for series in sweep.latency] == names
+
+
+def test_an_option_that_does_not_apply_is_not_named() -> None:
+    """perftest over memory of the host has no GPU: its curve was 'perftest, gpu_index=None, memory=host'."""
+    rows = [
+        plain_row("perftest", "bandwidth", 4e10, {"size_bytes": 8, "memory": memory, "gpu_index": gpu})
+        for memory, gpu in (("host", None), ("cuda", 0))
+    ]
+    assert [*map(sweep_name(rows), rows)] == ["perftest, memory=host", "perftest, gpu_index=0, memory=cuda"]
 
 
 def test_a_curve_has_one_colour_in_both_panels() -> None:
