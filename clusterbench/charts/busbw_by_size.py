@@ -14,7 +14,6 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
 from clusterbench.rows import Row
 from clusterbench.units import format_bytes, format_value
-from clusterbench.words import few
 
 if TYPE_CHECKING:
     from clusterbench.drawing.panel import Panel
@@ -158,7 +157,9 @@ def _others(others: Sequence[tuple[Mark, str]], short: Sequence[str]) -> str:
         return f"Others, each at its best: {'; '.join(_reached(*top) for top in others)}."
     whole = [top for top in others if top[1] not in short]
     lowest = f"The lowest of {len(whole) + 1} curves: {_reached(*whole[-1])}." if whole else ""
-    without = f"Without a figure of large messages: {few(short, MOST_OTHERS)}." if short else ""
+    more = f" and {len(short) - MOST_OTHERS} more" if len(short) > MOST_OTHERS else ""
+    # names have commas of their own
+    without = f"Without a figure of large messages: {'; '.join(short[:MOST_OTHERS])}{more}." if short else ""
     return " ".join(filter(None, [lowest, without]))
 
 

@@ -41,10 +41,11 @@ def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> No
 def test_a_curve_that_lacks_its_large_messages_is_not_the_lowest() -> None:
     """Where a GPU counted errors, the figures of large messages were void: reduce_scatter 8.9 GB/s was the lowest."""
     whole = [Series(f"op{number}", (Mark(64.0, 1e6), Mark(2.0**30, number * 1e11))) for number in range(1, 8)]
-    cut = Series("reduce_scatter", (Mark(64.0, 1e6), Mark(2.0**18, 8.9e9), Mark(2.0**30, None)))
-    assert BusbwBySize().answer(Sweep([*whole, cut], [])) == (
+    marks = (Mark(64.0, 1e6), Mark(2.0**18, 8.9e9), Mark(2.0**30, None))
+    cut = [Series(f"reduce_scatter, {ranks} ranks", marks) for ranks in (8, 32)]
+    assert BusbwBySize().answer(Sweep([*whole, *cut], [])) == (
         "op7 reaches 700.0 GB/s bus bandwidth at 1GiB. The lowest of 7 curves: op1 100.0 GB/s at 1GiB. "
-        "Without a figure of large messages: reduce_scatter."
+        "Without a figure of large messages: reduce_scatter, 8 ranks; reduce_scatter, 32 ranks."
     )
 
 
