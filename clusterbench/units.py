@@ -151,6 +151,8 @@ def format_value(value: float, unit: str) -> str:
         return _rate(value, "/s")
     if unit == "1":
         return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    if unit == "J" and abs(value) < 10:
+        return f"{value:.3g} J"  # of a token
     return f"{value:.1f} °C" if unit == "C" else f"{value:,.1f} {unit}"
 
 
@@ -254,7 +256,8 @@ def _rate(value: float, unit: str) -> str:
         prefixes.pop("P")  # peaks are quoted in TFLOP/s
     for prefix, factor in prefixes.items():
         if abs(value) >= factor:
-            return f"{value / factor:,.1f} {prefix}{unit}"
+            decimals = 2 if (prefix, unit) == ("G", "Hz") else 1  # GPUs that differ do so by tens of MHz
+            return f"{value / factor:,.{decimals}f} {prefix}{unit}"
     return f"{value:,.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
 
 

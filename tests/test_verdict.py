@@ -97,6 +97,14 @@ def test_incomplete_is_1_and_says_what_is_missing(status: str, said: str) -> Non
     assert found.measured.sentence == f"1 of 2 cases; 1 {said}"
 
 
+def test_a_case_whose_figures_the_machine_voided_is_said_to_have_none() -> None:
+    """With memory errors in 89 of 170 cases it read 'COMPLETE 170 of 170 cases', and figures were empty."""
+    basis = "void: while it ran GPU 6 on gpu-01: memory errors that were not corrected"
+    rows = [row(ONE, "busbw", None, basis=basis), row(ONE, "latency", None, basis=basis), row(TWO, "busbw", 1e9)]
+    found = judged(good(ONE), good(TWO), rows=rows)
+    assert (found.measured.word, found.measured.sentence) == ("COMPLETE", "2 of 2 cases; figures of 1 are void")
+
+
 def test_a_case_that_fails_in_each_repeat_is_one() -> None:
     repeated = replace(TWO, repeats=3)
     lost = [(outcome(repeated, "failed", repeat=repeat, reason="it broke"), None) for repeat in range(3)]

@@ -41,7 +41,8 @@ def sweep_name(rows: Iterable[Row]) -> Callable[[Row], str]:
         parts += [str(row.point["dtype"])] if row.point.get("dtype") and len(dtypes) > 1 else []
         parts += [op] if "op" in differing[row.benchmark, None] and op and not is_named_by_op else []
         options = differing.get((row.benchmark, row.point.get("op")), ())
-        parts += [f"{name}={_short(row.point[name])}" for name in options if name in row.point and name != "op"]
+        told = [name for name in options if name != "op" and row.point.get(name) is not None]
+        parts += [f"{name}={_short(row.point[name])}" for name in told]
         return ", ".join(parts)
 
     named = {number: words(row) for number, row in points.items()}

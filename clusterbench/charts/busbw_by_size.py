@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MOST_IN_A_PANEL, MOST_LEVELS, MOST_OTHERS = 6, 4, 5
 MOST_PANELS, MOST_OPERATIONS = 3, 12
+MOST_SHORTER = 16
+"""Times: a curve that ends at a smaller part of the longest one's size says nothing of what large messages reach."""
+
 MOST_OF_LATENCY = 4096
 """Bytes of a message whose time is the latency of a call, and not that of its bytes."""
 
@@ -118,10 +121,9 @@ class BusbwBySize(Chart[Sweep]):
         return figures
 
     def answer(self, data: Sweep) -> str:
-        tops = sorted(
-            ((max(of.measured, key=_rate), of.name) for of in data.bandwidth if of.measured),
-            key=lambda top: -_rate(top[0]),
-        )
+        known = [of for of in data.bandwidth if of.measured]
+        tops = sorted(((max(of.measured, key=_rate), of.name) for of in known), key=lambda top: -_rate(top[0]))
+        short = [of.name for of in known if MOST_SHORTER * _longest(of) < max(map(_longest, known))]
         (top, best), *others = tops
         reached = f"{best} reaches {format_value(_rate(top), 'B/s')} bus bandwidth at {format_bytes(top.x)}"
         shares = (
@@ -130,7 +132,7 @@ class BusbwBySize(Chart[Sweep]):
             if not what.startswith(NEIGHBOURS)  # a part of a cluster's links, so no share of it
         )
         latency = _latency(curve for curve in data.latency if curve.name in {name for _, name in tops})
-        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others), latency]))
+        return " ".join(filter(None, [f"{', '.join([reached, *shares])}.", _others(others, short), latency]))
 
     def left_out(self, data: Sweep) -> str:
         drawn, there = sum(len(names) for _, names in data.panels), len(data.names)
@@ -143,14 +145,26 @@ def _rate(top: Mark) -> float:
     return top.value or 0.0
 
 
-def _others(others: Sequence[tuple[Mark, str]]) -> str:
-    """The best of each other curve; of many the lowest."""
+def _longest(curve: Series) -> float:
+    return max(mark.x for mark in curve.measured)
+
+
+def _others(others: Sequence[tuple[Mark, str]], short: Sequence[str]) -> str:
+    """The best of each other curve; of many the lowest, beside those too short to tell what large messages reach."""
     if not others:
         return ""
-    said = [f"{name} {format_value(_rate(top), 'B/s')} at {format_bytes(top.x)}" for top, name in others]
-    if len(said) > MOST_OTHERS:
-        return f"The lowest of {len(said) + 1} curves: {said[-1]}."
-    return f"Others, each at its best: {'; '.join(said)}."
+    if len(others) <= MOST_OTHERS:
+        return f"Others, each at its best: {'; '.join(_reached(*top) for top in others)}."
+    whole = [top for top in others if top[1] not in short]
+    lowest = f"The lowest of {len(whole) + 1} curves: {_reached(*whole[-1])}." if whole else ""
+    more = f" and {len(short) - MOST_OTHERS} more" if len(short) > MOST_OTHERS else ""
+    # names have commas of their own
+    without = f"Without a figure of large messages: {'; '.join(short[:MOST_OTHERS])}{more}." if short else ""
+    return " ".join(filter(None, [lowest, without]))
+
+
+def _reached(top: Mark, name: str) -> str:
+    return f"{name} {format_value(_rate(top), 'B/s')} at {format_bytes(top.x)}"
 
 
 def _latency(curves: Iterable[Series]) -> str:

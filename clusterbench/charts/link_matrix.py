@@ -80,32 +80,51 @@ class LinkMatrix(Chart[list[Picture]]):
         return [_heatmap(picture) for picture in data[:MOST]]
 
     def answer(self, data: list[Picture]) -> str:
-        matrices = (picture.matrix for picture in data if picture.matrix.metric in ("pair_bandwidth", "copy_bandwidth"))
-        matrix = max(matrices, key=lambda matrix: (bool(matrix.slow), len(matrix.cells)), default=None)
-        if matrix is None:
-            return ""
-        values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
-        source, part = min(values, key=lambda cell: values[cell])
-        covered, total = len({frozenset(cell) for cell in values}), matrix.num_links
-        # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
-        sound = [value for cell, value in values.items() if not any(fault.has(*cell) for fault in matrix.slow)]
-        usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
-        slowest, its_rate = f"{matrix.names[source]} -> {matrix.names[part]}", format_value(values[source, part], "B/s")
-        one = f"carries {its_rate} ({slowest}{', the slower way' if len(values) > 1 else ''})"
-        many = f"median{of_others} {format_value(usual, 'B/s')}, slowest {slowest} with {its_rate}"
-        number = f"All {total:,}" if covered == total else f"{covered:,} of {total:,}"
-        measured = f"{number} links {'was' if covered == 1 else 'were'} measured: "
-        sentences = [
-            f"The one link {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
-            _judgement(matrix),
-            *_latencies(picture.matrix for picture in data if picture.matrix.case == matrix.case),
-        ]
-        answer = " ".join(filter(None, sentences))
-        has_several_runs = len({picture.matrix.run for picture in data}) > 1
-        return f"{matrix.run}: {answer[0].lower()}{answer[1:]}" if has_several_runs else answer
+        one_way = (picture.matrix for picture in data if picture.matrix.metric in ("pair_bandwidth", "copy_bandwidth"))
+        largest: dict[str, Matrix] = {}
+        for matrix in one_way:
+            where = "between" if _is_between_hosts(matrix) else "within"
+            if where not in largest or _weight(matrix) > _weight(largest[where]):
+                largest[where] = matrix
+        # NVLinks say nothing of the network, nor it of them; what is to blame comes first
+        told = sorted(largest.items(), key=lambda item: (not item[1].slow, item[0] != "within"))
+        reaches = {where: f" {where} hosts" if len(told) > 1 else "" for where, _ in told}
+        return " ".join(_told(matrix, reaches[where], data) for where, matrix in told)
 
     def left_out(self, data: list[Picture]) -> str:
         return curves_note(len(data), MOST, "matrices")
+
+
+def _is_between_hosts(matrix: Matrix) -> bool:
+    host_of = matrix.host_of
+    return host_of is None or any(host_of[source] != host_of[part] for source, part in matrix.cells)
+
+
+def _weight(matrix: Matrix) -> tuple[bool, int]:
+    return bool(matrix.slow), len(matrix.cells)
+
+
+def _told(matrix: Matrix, reach: str, data: Sequence[Picture]) -> str:
+    """How many links of a matrix were measured, what they carry and which are slow."""
+    values = {cell: row.value for cell, row in matrix.cells.items() if row.value is not None}
+    source, part = min(values, key=lambda cell: values[cell])
+    covered, total = len({frozenset(cell) for cell in values}), matrix.num_links
+    # The median is of links that nothing is blamed for: with the slow ones it would be of neither.
+    sound = [value for cell, value in values.items() if not any(fault.has(*cell) for fault in matrix.slow)]
+    usual, of_others = median(sound or values.values()), " of the others" if matrix.slow and sound else ""
+    slowest, its_rate = f"{matrix.names[source]} -> {matrix.names[part]}", format_value(values[source, part], "B/s")
+    one = f"carries {its_rate} ({slowest}{', the slower way' if len(values) > 1 else ''})"
+    many = f"median{of_others} {format_value(usual, 'B/s')}, slowest {slowest} with {its_rate}"
+    number = f"All {total:,}" if covered == total else f"{covered:,} of {total:,}"
+    measured = f"{number} links{reach} {'was' if covered == 1 else 'were'} measured: "
+    sentences = [
+        f"The one link{reach} {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
+        _judgement(matrix),
+        *_latencies(picture.matrix for picture in data if picture.matrix.case == matrix.case),
+    ]
+    answer = " ".join(filter(None, sentences))
+    has_several_runs = len({picture.matrix.run for picture in data}) > 1
+    return f"{matrix.run}: {answer[0].lower()}{answer[1:]}" if has_several_runs else answer
 
 
 def _judgement(matrix: Matrix) -> str:

@@ -121,7 +121,8 @@ class ScalingEfficiency(Chart[list[Scaled]]):
         if len(scaled.sweep.smallest) > 1:  # what keeps most of a slow start is not therefore the fastest
             sentence = f"{at} {name} keeps most of the throughput per rank of what it is held against, {kept}."
         else:
-            sentence = f"{at} the best layout, {name}, keeps {kept} of the throughput per rank."
+            which = f"the best layout, {name}," if len(ends) > 1 else name
+            sentence = f"{at} {which} keeps {kept} of the throughput per rank."
         return said_of(scaled.sweep.name, sentence)
 
     def left_out(self, data: list[Scaled]) -> str:

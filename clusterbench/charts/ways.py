@@ -132,10 +132,11 @@ def _sentence(group: Sequence[Trained], histories: Mapping[str, History]) -> str
     best, runner_up, slowest = timed[-1], timed[-2], timed[0]
     ways, noise = _ways(group), doubt(timed[-1], timed[-2], histories)
     of = f" of {best.point['shape']}" if best.point.get("shape") else ""
+    alike = noise and f" The first two{noise.removeprefix('They')}"
     return (
         f"The fastest of {len(timed)} ways to do a step{of} with {best.layout} is {ways[best.row.case]}: "
         f"{format_value(_speed(best), 'tokens/s')} per rank{used_of_peak(best)}. "
         f"The runner-up, {ways[runner_up.row.case]}, takes "
         f"{percent(_speed(best) / _speed(runner_up) - 1)} longer; the slowest, {ways[slowest.row.case]}, "
-        f"{percent(_speed(best) / _speed(slowest) - 1)}.{noise and f' Of the first two: {noise[0].lower()}{noise[1:]}'}"
+        f"{percent(_speed(best) / _speed(slowest) - 1)}.{alike}"
     )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from clusterbench.cases import Reading
@@ -56,7 +56,10 @@ class SlowLink(Diagnosis):
 
     def answer(self, reading: Reading) -> Answer:
         records = [observation for history in reading.histories for observation in history.observations]
-        nvlinks = [finding for observation in records for finding in _nvlink_findings(observation)]
+        nvlinks = [
+            *_fewer_links(records),
+            *(finding for observation in records for finding in _nvlink_findings(observation)),
+        ]
         blamed = [
             _finding(matrix, fault, _of_run(reading, matrix)) for matrix in reading.matrices for fault in matrix.slow
         ]
@@ -168,10 +171,9 @@ def _finding(matrix: Matrix, fault: Slow, run: str) -> Finding:
 
 
 def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
-    """GPUs with fewer links than their neighbours, and links that went down or counted errors; from ``nvlink``."""
+    """Links that went down or counted errors; from ``nvlink``."""
     for rank, readings in enumerate(NVLINK.readable(observation)):
         host = host_of(observation, rank)
-        yield from _fewer_links(observation.case, host, readings.before)
         later: defaultdict[tuple[int, int], list[NvLink]] = defaultdict(list)
         for state in (*readings.during, *readings.after):
             later[state.gpu, state.link].append(state)
@@ -186,16 +188,27 @@ def _nvlink_findings(observation: Observation) -> Iterator[Finding]:
                 yield Finding(where, "error counters grew while it was used", "warning", evidence, host=host)
 
 
-def _fewer_links(case: str, host: str, links: Sequence[NvLink]) -> Iterator[Finding]:
-    """GPUs of one host have equally many links; which ones a board leaves out only its neighbours say."""
-    active: Counter[int] = Counter()
-    for link in links:
-        active[link.gpu] += link.is_active is True
-    most = max(active.values(), default=0)
-    for gpu, count in active.items():
-        if count < most:
-            evidence = f"{case}: {count} are up, on other GPUs of this host {most}"
-            yield Finding(f"host {host}, GPU {gpu}", "NVLinks are down", "error", evidence, host=host)
+def _fewer_links(records: Iterable[Observation]) -> Iterator[Finding]:
+    """GPUs of one host have equally many links; which ones a board leaves out only its neighbours say.
+
+    One finding a GPU, however many cases read its links: by the fewest that were up.
+    """
+    cases = defaultdict[tuple[str, int], dict[str, tuple[int, int]]](dict)
+    for observation in records:
+        for rank, readings in enumerate(NVLINK.readable(observation)):
+            active: Counter[int] = Counter()
+            for link in readings.before:
+                active[link.gpu] += link.is_active is True
+            most = max(active.values(), default=0)
+            for gpu, count in active.items():
+                if count < most:
+                    fewest = cases[host_of(observation, rank), gpu]
+                    fewest[observation.case] = min((count, most), fewest.get(observation.case, (count, most)))
+    for (host, gpu), of_cases in cases.items():
+        count, most = min(of_cases.values())
+        what = f"{most - count} of its {most} NVLinks {'is' if most - count == 1 else 'are'} down"
+        evidence = f"{few([*of_cases])}: {count} {'is' if count == 1 else 'are'} up, on other GPUs of this host {most}"
+        yield Finding(f"host {host}, GPU {gpu}", what, "error", evidence, host=host)
 
 
 def _grown(before: NvLink, later: Sequence[NvLink]) -> dict[str, int]:

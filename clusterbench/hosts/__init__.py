@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -36,6 +36,7 @@ Judged = Literal["good", "bad", "not judged"]
 _MOST_SAID = 5
 _OF_HOSTS = (LOST_HOSTS, SILENT_HOSTS, HOSTS_WITHOUT_LINK, ABSENT_HOSTS, SPARES)
 _OTHER_ORDER = "the same cases with the hosts in another order (--hosts): what moves with a host is the host's"
+_ALIKE = "the suite again once hosts are alike in what they run and have"
 _NO_LOSS = "a run that does not lose it"
 _THIRD_HOST = "a third host, or --launch, which tries every host by itself"
 
@@ -113,7 +114,7 @@ def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, A
     against = tuple(_first_of_each_kind(each.evidence for each in said))
     if any(not each.takes for each in said):
         return Host(host, "bad", against)
-    compared, lacking = _compared(host, answers)
+    compared, lacking = _compared(host, answers, {each.evidence.kind for each in said})
     ended_well = run.ended_well[host]
     if not ended_well:
         lacking.append("a case that ends well on this host")
@@ -136,8 +137,11 @@ def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
             yield Evidence(kind, f"and {len(of_kind) - _MOST_SAID:,} more of this kind")
 
 
-def _compared(host: str, answers: Mapping[str, Answer]) -> tuple[list[Evidence], list[str]]:
-    """In what a host was held against others and is in order, and what it takes where that could not be."""
+def _compared(host: str, answers: Mapping[str, Answer], against: Container[str]) -> tuple[list[Evidence], list[str]]:
+    """In what a host was held against others and is in order, and what it takes where that could not be.
+
+    Diagnoses that found something ``against`` it did compare it.
+    """
     good, lacking = [], []
     for name, kind in diagnoses().items():
         answer = answers.get(name, Answer())
@@ -145,6 +149,8 @@ def _compared(host: str, answers: Mapping[str, Answer]) -> tuple[list[Evidence],
             continue
         if host in answer.good_hosts:
             good.append(Evidence(name, answer.good_hosts[host]))
+            continue
+        if name in against:
             continue
         of_host = [part for part in answer.not_judged if not part.hosts or host in part.hosts]
         lacking += [part.sentence for part in of_host] or [
@@ -263,7 +269,7 @@ def _of_outcome(run: _Run, history: History, outcome: Outcome, passed_later: boo
 
 def _finding_it(case: Case) -> str:
     if case.num_nodes == 1:
-        return f"the suite again with another host first (--hosts), to compare: {case.id} ran on one host"
+        return "the suite again with another host first (--hosts), to compare what ran on one host"
     return f"--bisect {case.id}, which finds the hosts that it needs in order to fail"
 
 
@@ -307,4 +313,4 @@ def _of_finding(run: _Run, name: str, finding: Finding) -> _Said:
     evidence = Evidence(name, f"{finding.title}" + (f" ({finding.evidence})" if finding.evidence else ""))
     if finding.host:
         return _Said((finding.host,), evidence)
-    return _Said(finding.among or run.hosts, evidence, _OTHER_ORDER)
+    return _Said(finding.among or run.hosts, evidence, _ALIKE if name == "unlike_hosts" else _OTHER_ORDER)

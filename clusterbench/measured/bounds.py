@@ -75,7 +75,7 @@ def _bounds(case: Case, metric: Metric, card: Accelerator | None) -> Iterable[tu
     if metric.name == "peak_memory" and card is not None and card.memory_bytes and not is_dry:
         yield card.memory_bytes, f"memory as sold: {card.source}"
     if planned is not None and planned.is_upper_bound:
-        yield planned.value, planned.basis
+        yield planned.value, planned.basis.removeprefix("at most; ")  # as 'is above' says
     if metric.name == "busbw" and card is not None and (link := card.link_bytes_per_s) and _is_within_a_host(case):
         yield from _of_a_bus(case, link, card.source)
 

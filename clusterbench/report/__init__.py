@@ -126,7 +126,7 @@ def render_report(
     write_lists(run, hosts, with_not_judged)
     figures = figures_of(reading)
     headline = headline_of(reading, figures)
-    path = run.write("index.html", page(reading, answers, judged, headline, figures))
+    path = run.write("index.html", page(reading, answers, judged, headline, figures, hosts=hosts))
     write_rows(run, reading.rows)
     return Report(path, judged, headline, hosts, prices_text(reading), markdown(reading, answers, judged, headline))
 
@@ -154,11 +154,13 @@ def page(
     figures: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, str]] = (),
     compared: Sequence[Compared] = (),
+    hosts: Hosts | None = None,
 ) -> str:
     """The page as text. Pure, but for the files of this package.
 
     ``figures`` are those of :func:`figures_of`. ``runs`` are what there is to say of each, by heading, where
-    ``reading`` is made of several; ``compared`` is how those that share cases differ.
+    ``reading`` is made of several; ``compared`` is how those that share cases differ. ``hosts`` is what the run says of
+    each of its hosts.
     """
     places = _places_of(reading)
     table = columns(reading)
@@ -176,7 +178,7 @@ def page(
         headline=headline,
         verdict=judged,
         summary=[(name, value) for name, value in circumstances(reading) if not runs or name not in runs[0]],
-        suspects=suspects(answers) if _num_hosts(reading) > 1 else [],
+        suspects=suspects(answers, hosts) if _num_hosts(reading) > 1 else [],
         between_hosts=few(between_hosts(answers), _MOST_NAMED),
         num_hosts=_num_hosts(reading),
         most_suspects=_MOST_SUSPECTS,

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
+from clusterbench.hosts import Hosts
 from clusterbench.types import Severity
 from clusterbench.words import plural
 
 _COUNTED: tuple[Severity, ...] = ("error", "warning")
 _MOST_SAID = 4
+_LOST = ("lost", "link down")
 
 Said = tuple[Severity, str]
 """How bad it is, and what was found, in a sentence without the host."""
@@ -31,15 +33,23 @@ class Suspect:
     left_out: str
 
 
-def suspects(answers: Mapping[str, Answer]) -> list[Suspect]:
-    """Every host that a diagnosis of the machine names as at fault; a note says nothing against a host."""
+def suspects(answers: Mapping[str, Answer], hosts: Hosts | None = None) -> list[Suspect]:
+    """Every host that a diagnosis of the machine names as at fault; a note says nothing against a host.
+
+    Of ``hosts`` those that are bad because they, or their links, were lost while cases ran.
+    """
     against: dict[str, list[Said]] = defaultdict(list)
+    for host in hosts.hosts if hosts else ():
+        if host.judged == "bad":
+            lost = [evidence for evidence in host.evidence if evidence.kind in _LOST]
+            against[host.name] += [("error", f"{each.kind.capitalize()}: {each.sentence}") for each in lost]
     for name, answer in answers.items():
         if diagnoses()[name].subject == "machine":
             for finding in answer.findings:
                 if finding.host and finding.severity in _COUNTED:
                     against[finding.host].append((finding.severity, _sentence(finding.host, name, finding)))
-    worst_first = sorted(against.items(), key=lambda item: [-number for number in _numbers(item[1])])
+    found = [(host, said) for host, said in against.items() if said]
+    worst_first = sorted(found, key=lambda item: [-number for number in _numbers(item[1])])
     return [suspect(host, said) for host, said in worst_first]
 
 

@@ -9,6 +9,7 @@ from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
 from clusterbench.diagnoses import Answer, diagnoses
 from clusterbench.diagnoses.unstable import cores_shared
+from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
 from clusterbench.verdict.statement import ALWAYS_FAILS, MOST_NAMED, WRONG, Statement, Tone
 from clusterbench.words import few, plural
@@ -32,6 +33,7 @@ def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> State
     parts = [
         f"{have_figure:,} of {plural(wanted, 'case')}{_not_measured_here(reading)}" if histories else "no cases",
         *([f"wrong: {few(wrong, MOST_NAMED)}"] if wrong else []),
+        *_disturbed(reading),
         *missing,
         *([] if reading.is_imported else _as_expected(histories)),
         *_crashed_in_the_source(histories if reading.is_imported else ()),
@@ -83,6 +85,13 @@ def _void(answers: Mapping[str, Answer]) -> Iterator[str]:
         if errors and diagnoses()[name].subject == "cases" and name != "failed_case":
             more = f" and {len(errors) - 1:,} more" * (len(errors) > 1)
             yield f"{name}: {errors[0].where}: {errors[0].what}{more}"
+
+
+def _disturbed(reading: Reading) -> Iterator[str]:
+    """Of how many cases figures are void for what the machine did meanwhile; which part of it did stands there."""
+    cases = {row.case for row in reading.rows if row.value is None and row.basis.startswith(DISTURBED)}
+    if cases:
+        yield f"figures of {len(cases):,} are void"
 
 
 def _missing(faults: Mapping[str, int], waiting: int, partly: int, problems: int) -> list[str]:

@@ -14,7 +14,8 @@ from clusterbench.engine.nvlink import NvLinkList
 from clusterbench.engine.rig import Rig
 from clusterbench.errors import NotHere, WrongResult
 from clusterbench.rows import Row
-from clusterbench.tools.host_links import NVLINK, NvLink
+from clusterbench.run_folder.passes import as_json
+from clusterbench.tools.host_links import NVLINK, NvLink, NvLinkReadings
 from clusterbench.types import SAMPLES, Case, Observation, Place
 from tests.report.synthetic import case as planted_case
 from tests.report.synthetic import observation, outcome, reading
@@ -209,8 +210,26 @@ def test_a_gpu_with_fewer_links_than_its_neighbour_is_found(two_gpus, monkeypatc
     figures, read = seen_of(PeerCopy.prepare(rig(), point(2)))
     assert [figures[f"nvlink_active[source=0:{gpu}]"] for gpu in range(2)] == [[4.0], [3.0]]
     assert [(finding.where, finding.what, finding.evidence) for finding in SlowLink().findings(read)] == [
-        ("host gpu-01, GPU 1", "NVLinks are down", "planted/1n2/copies: 3 are up, on other GPUs of this host 4")
+        (
+            "host gpu-01, GPU 1",
+            "1 of its 4 NVLinks is down",
+            "planted/1n2/copies: 3 are up, on other GPUs of this host 4",
+        )
     ]
+
+
+def test_a_gpu_with_fewer_links_is_found_once_however_many_cases_read_them():
+    """'links' reads them with each number of hosts: a host had the same GPU twice among what was found on it."""
+    up = [NvLink(gpu, link, (gpu, link) != (1, 2), "4.0") for gpu in range(2) for link in range(4)]
+    fewer = [replace(link, is_active=link.is_active and link.link > 0) if link.gpu else link for link in up]
+    cases = [planted_case("copies", 2), planted_case("again", 2)]
+    records = [
+        (outcome(case), replace(observation(case), passes={NVLINK.name: [as_json(NvLinkReadings(links)), {}]}))
+        for case, links in zip(cases, (up, fewer), strict=True)
+    ]
+    (finding,) = SlowLink().findings(reading(*records, cases=cases))
+    assert (finding.where, finding.what) == ("host laptop, GPU 1", "2 of its 4 NVLinks are down")
+    assert finding.evidence == "planted/1n2/copies, planted/1n2/again: 2 are up, on other GPUs of this host 4"
 
 
 def test_a_damaged_record_of_links_is_named():

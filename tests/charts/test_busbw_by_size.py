@@ -2,6 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterbench.cases import Reading
+from clusterbench.cases.sweeps import sweep_name
 from clusterbench.charts.busbw_by_size import BusbwBySize, Sweep
 from clusterbench.cluster import Cluster
 from clusterbench.drawing.lines import Mark, Series
@@ -35,6 +36,17 @@ def test_every_other_curve_is_named_with_its_best_and_of_many_the_lowest() -> No
     )
     many = Sweep([best(f"op{number}", number * 1e9) for number in range(1, 8)], [])
     assert BusbwBySize().answer(many).endswith("at 1GiB. The lowest of 7 curves: op1 1.0 GB/s at 1GiB.")
+
+
+def test_a_curve_that_lacks_its_large_messages_is_not_the_lowest() -> None:
+    """Where a GPU counted errors, the figures of large messages were void: reduce_scatter 8.9 GB/s was the lowest."""
+    whole = [Series(f"op{number}", (Mark(64.0, 1e6), Mark(2.0**30, number * 1e11))) for number in range(1, 8)]
+    marks = (Mark(64.0, 1e6), Mark(2.0**18, 8.9e9), Mark(2.0**30, None))
+    cut = [Series(f"reduce_scatter, {ranks} ranks", marks) for ranks in (8, 32)]
+    assert BusbwBySize().answer(Sweep([*whole, *cut], [])) == (
+        "op7 reaches 700.0 GB/s bus bandwidth at 1GiB. The lowest of 7 curves: op1 100.0 GB/s at 1GiB. "
+        "Without a figure of large messages: reduce_scatter, 8 ranks; reduce_scatter, 32 ranks."
+    )
 
 
 def test_the_answer_tells_what_the_smallest_messages_take() -> None:
@@ -80,6 +92,15 @@ def test_sweeps_that_differ_in_an_option_are_curves_of_their_own() -> None:
     assert sweep is not None
     names = ["planted, sum", "planted, max"]
     assert [series.name for series in sweep.bandwidth] == [series.name for series in sweep.latency] == names
+
+
+def test_an_option_that_does_not_apply_is_not_named() -> None:
+    """perftest over memory of the host has no GPU: its curve was 'perftest, gpu_index=None, memory=host'."""
+    rows = [
+        plain_row("perftest", "bandwidth", 4e10, {"size_bytes": 8, "memory": memory, "gpu_index": gpu})
+        for memory, gpu in (("host", None), ("cuda", 0))
+    ]
+    assert [*map(sweep_name(rows), rows)] == ["perftest, memory=host", "perftest, gpu_index=0, memory=cuda"]
 
 
 def test_a_curve_has_one_colour_in_both_panels() -> None:

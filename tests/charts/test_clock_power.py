@@ -90,7 +90,7 @@ def test_without_known_limits_there_is_no_share_and_no_line() -> None:
     assert ClockPower().answer(data) == "gpu-00, GPU 0 worked at 1.8 GHz in the mean over cases, and took 554 W."
     clocks = ClockPower().draw(data)[0]
     assert [text.get_text() for text in clocks.figure.axes[0].texts] == []
-    assert clocks.words(clocks.entries[0]) == "gpu-00, GPU 0; mean 1.8 GHz; lowest 1.8 GHz"
+    assert clocks.words(clocks.entries[0]) == "gpu-00, GPU 0; mean 1.80 GHz; lowest 1.80 GHz"
 
 
 def test_there_are_panels_by_gpu_of_reasons_and_over_time() -> None:
@@ -111,7 +111,7 @@ def test_there_are_panels_by_gpu_of_reasons_and_over_time() -> None:
     ]
     curve = panels[4].figure.axes[0].lines[-2]  # the slow one is drawn last, then the limit
     assert list(curve.get_ydata())[:2] == [0.3, 1.8]
-    assert panels[4].words(panels[4].entries[0]) == "gpu-00, GPU 1; mean 1.5 GHz; lowest 300.0 MHz; highest 1.8 GHz"
+    assert panels[4].words(panels[4].entries[0]) == "gpu-00, GPU 1; mean 1.50 GHz; lowest 300.0 MHz; highest 1.80 GHz"
 
 
 def test_means_over_cases_count_their_samples() -> None:

@@ -130,6 +130,27 @@ def test_the_answer_is_of_the_matrix_with_most_links_and_of_one_with_a_slow_link
         assert LinkMatrix().answer(data).startswith(begins)
 
 
+def test_the_answer_says_what_links_within_hosts_carry_and_what_those_between_hosts_do() -> None:
+    """Of fabric and acceptance it told NVLinks alone, which are more: the network's bandwidth stood nowhere."""
+    gpus = tuple(f"{node}:{gpu}" for node in NODES for gpu in range(3))
+    copies = [
+        one._replace(case="copies")
+        for one in links(lambda *_: 390e9, gpus, "copy_bandwidth")
+        if one.detail["source"][:2] == one.detail["part"][:2]
+    ]
+    data = LinkMatrix().select(of_rows([*links(), *copies]))
+    assert data is not None
+    assert LinkMatrix().answer(data) == (
+        "All 12 links within hosts were measured: median 390.0 GB/s, slowest n1:0 -> n1:1 with 390.0 GB/s. "
+        "None carries 10 % less than its peers. "
+        "All 6 links between hosts were measured: median 10.0 GB/s, slowest n1 -> n2 with 10.0 GB/s. "
+        "None carries 10 % less than its peers."
+    )
+    data = LinkMatrix().select(of_rows([*links(one_slow), *copies]))
+    assert data is not None
+    assert LinkMatrix().answer(data).startswith("All 6 links between hosts were measured: median of the others 10.0")
+
+
 def test_of_several_runs_the_answer_says_of_which_it_is() -> None:
     before = [one._replace(run="a", case="a: links") for one in links()]
     after = [one._replace(run="b", case="b: links") for one in links(one_slow)]

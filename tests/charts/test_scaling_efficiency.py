@@ -134,6 +134,8 @@ def test_two_workloads_are_named() -> None:
         runs("tp2", 2, 0.9, seq_len=128),
     )
     assert [scaled.sweep.name for scaled in data] == ["seq 64", "seq 128"]
+    # of one layout none is the best
+    assert ScalingEfficiency().answer(data) == "seq 64: at 2 ranks tp keeps 80 % of the throughput per rank."
 
 
 def test_the_best_layout_is_named_though_it_is_not_drawn() -> None:

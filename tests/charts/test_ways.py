@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 from clusterbench.charts.ways import Ways
 from clusterbench.rows import Row
+from clusterbench.run_folder.attempts import History
 from tests.charts.steps import trained
-from tests.report.synthetic import of_rows
+from tests.report.synthetic import case, observation, of_rows
 
 LADDER = {"shape": "llama-8b", "seq_len": 4096}
 
@@ -85,3 +88,18 @@ def test_of_many_the_fastest_twelve_are_bars_and_the_table_behind_them_has_all()
         assert [entry.area is None for entry in panel.entries] == [False] * 12 + [True] * 4
         assert panel.entries[-1].cells[-1] == "timeout"
     assert chart.left_out(data) == "Drawn are 12 of 16, the fastest first; 4 more are in the table behind the bars."
+
+
+def test_of_two_that_samples_do_not_tell_apart_it_is_said_once() -> None:
+    """It read 'Of the first two: they are not told apart: with 95 % confidence'."""
+    times_s = [1.0, 1.2, 0.9, 1.1, 0.8, 1.3]
+    rows = [*FULL, *NONE, *EIGHT]
+    histories = [
+        History(replace(case("tp1"), id=name), (), (observation(case("tp1"), [times_s] * 4),))
+        for name in {row.case for row in rows}
+    ]
+    data = Ways().select(replace(of_rows(rows), histories=tuple(histories)))
+    assert data is not None
+    answer = Ways().answer(data)
+    assert "51 %. The first two are not told apart: with 95 % confidence" in answer
+    assert "hey are" not in answer

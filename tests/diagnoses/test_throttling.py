@@ -46,8 +46,8 @@ def test_the_power_limit_says_what_it_cost_once_for_a_host() -> None:
     (finding,) = Throttling().findings(replace(reading(records, cases=[one]), environment={"hosts": hosts}))
     assert (finding.where, finding.severity) == ("2 GPUs on n1", "note")
     assert finding.evidence == (
-        "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.4 GHz while it was busy, the "
-        "lowest mean of a case and 30 % below its highest, 2.0 GHz"
+        "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.40 GHz while it was busy, the "
+        "lowest mean of a case and 30 % below its highest, 2.00 GHz"
     )
 
 
@@ -80,7 +80,7 @@ def locked(clocks: list[float], reasons: dict[str, float], samples: int = 10) ->
 def test_a_clock_that_stands_still_below_its_highest_without_a_reason_is_noted() -> None:
     (finding,) = locked([1.2e9, 1.2e9], {"application_clocks": 1.0})
     assert (finding.where, finding.severity) == ("GPU 2 on n1", "note")
-    assert finding.what == "its clock stood at 1.2 GHz, and can be 2.0 GHz"
+    assert finding.what == "its clock stood at 1.20 GHz, and can be 1.98 GHz"
     assert finding.evidence.startswith("in all 20 samples in which it was busy, without a reason; nvidia-smi -lgc")
 
 

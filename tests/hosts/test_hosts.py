@@ -115,8 +115,11 @@ def test_of_a_case_on_one_host_another_host_is_asked_for_and_no_bisection_which_
         judged(matmul(), ended("wrong", of, rank=0, host="n0"), cases=[MATMUL, of])["n0"].takes
         for of in (on_one, on_all)
     )
-    assert one == "the suite again with another host first (--hosts), to compare: matmul/1n1/m ran on one host"
+    assert one == "the suite again with another host first (--hosts), to compare what ran on one host"
     assert many == f"--bisect {on_all.id}, which finds the hosts that it needs in order to fail"
+    other = case("c", id="device_copy/1n1/c", world_size=1)
+    both = [ended("wrong", of, rank=0, host="n0") for of in (on_one, other)]
+    assert judged(matmul(), *both, cases=[MATMUL, on_one, other])["n0"].takes == (one,)
 
 
 def test_ranks_of_one_host_alone_say_nothing_of_hosts_where_there_are_several() -> None:
@@ -204,6 +207,8 @@ def test_of_a_slow_link_it_is_not_known_which_end_it_is() -> None:
         matmul(of=of, hosts=hosts), rows=links({(1, 2): 0.4e9, (2, 1): 0.4e9}, hosts), cases=[of], hosts=hosts
     )
     assert words(found) == {**dict.fromkeys(hosts, "good"), "n1": "not judged", "n2": "not judged"}
+    # and no 'slow link: a case on all ranks of this host and of others': that was the case that found it
+    assert [take.partition(" (")[0] for take in found["n1"].takes] == ["the same cases with the hosts in another order"]
 
 
 def test_a_gpu_that_is_throttled_makes_its_host_bad_and_the_power_limit_does_not() -> None:
@@ -233,8 +238,10 @@ def test_nvlinks_that_are_down_make_their_host_bad() -> None:
 )
 def test_a_host_unlike_most_is_not_judged_and_of_two_halves_none(odd: Sequence[str], not_judged: set[str]) -> None:
     described = {host: {"cpu_model": "y" if host in odd else "x"} for host in NAMES}
-    found = words(judged(matmul(), environment={"hosts": described}))
-    assert found == {host: "not judged" if host in not_judged else "good" for host in NAMES}
+    found = judged(matmul(), environment={"hosts": described})
+    assert words(found) == {host: "not judged" if host in not_judged else "good" for host in NAMES}
+    # another order of hosts, which was asked for, leaves them as unlike as they were
+    assert found["n3"].takes == ("the suite again once hosts are alike in what they run and have",)
 
 
 def test_another_kernel_is_a_note_and_says_nothing() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from clusterbench.diagnoses import Answer, Finding
+from clusterbench.hosts import Evidence, Host, Hosts
 from clusterbench.report.suspects import between_hosts, suspects
 
 
@@ -26,6 +27,16 @@ def test_the_host_with_the_most_errors_is_first_whoever_found_them():
 def test_a_note_and_a_finding_that_names_no_host_suspect_none():
     shared = Finding("n1 -> n2", "slow", "error", among=("n1", "n2"))
     assert suspects({"slow_link": Answer((shared,)), "unfit_host": Answer((of_files("n1", "is a VM", "note"),))}) == []
+
+
+def test_a_host_that_was_lost_while_cases_ran_is_one_on_which_something_was_found() -> None:
+    """hosts.json and the terminal called it bad, and the page named no host at all."""
+    lost = Evidence("lost", "all_to_all/4n32/1GiB: its agent said nothing for 30 s")
+    again = Host("n3", "not judged", (Evidence("lost", "it was lost before, and took part again later"),))
+    hosts = Hosts((Host("n1", "good", ()), Host("n2", "bad", (lost,)), again), 8)
+    (said,) = suspects({}, hosts)
+    assert (said.host, said.severity, said.counts) == ("n2", "error", "1 error")
+    assert said.sentences == ("Lost: all_to_all/4n32/1GiB: its agent said nothing for 30 s",)
 
 
 def test_what_lies_between_hosts_is_said_beside_the_hosts() -> None:
