@@ -287,8 +287,10 @@ _FORMS = (
     re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)"),
 )
 """Times of the kernel itself."""
-_LOGGED = (("%Y-%m-%dT%H:%M", ""), ("%Y-%m-%d %H:%M", ""), ("%Y %b %d %H:%M", "2000 "))
+_LOGGED = (("%Y-%m-%dT%H:%M", ""), ("%Y-%m-%d %H:%M", ""), ("%Y %b %d %H:%M", "2000 "), ("%b %d %H:%M %Y", ""))
 """Minutes of who collected the log, and what they lack."""
+
+_SECONDS = re.compile(r"(?P<before>.*\d\d:\d\d):(?P<seconds>\d\d)(?P<behind>| \d{4})")
 
 
 def is_kernel_log(text: str, plain: str | None = None) -> bool:
@@ -337,9 +339,10 @@ def lines_of(plain: Iterable[PlainLine]) -> Iterator[Line]:
 
 
 def _logged(time: str) -> float | None:
-    minute, _, seconds = time.rpartition(":")
-    began = _began(minute)
-    return None if began is None else began + int(seconds)
+    if (said := _SECONDS.fullmatch(time)) is None:
+        return None
+    began = _began(f"{said['before']}{said['behind']}")
+    return None if began is None else began + int(said["seconds"])
 
 
 @lru_cache(maxsize=1024)
