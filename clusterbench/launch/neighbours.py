@@ -43,15 +43,19 @@ class Neighbours:
     def gone(self) -> tuple[str, ...]:
         """Addresses that answered, where none of them does any more; empty where one does, or there were none.
 
-        Takes :data:`SECONDS_TO_ANSWER` at most.
+        Takes twice :data:`SECONDS_TO_ANSWER` at most.
         """
         self._looking.join(SECONDS_TO_ANSWER)
         return () if _answering(self._answered) else self._answered
 
 
 def _connections() -> Iterator[tuple[str, str]]:
-    """The two addresses of each TCP connection with another host."""
-    for connection in psutil.net_connections("tcp"):
+    """The two addresses of each TCP connection with another host; none where the system does not tell (macOS)."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return
+    for connection in connections:
         if connection.status == psutil.CONN_ESTABLISHED and connection.laddr and connection.raddr:
             own, other = _plain(connection.laddr.ip), _plain(connection.raddr.ip)
             if own != other and not ipaddress.ip_address(other).is_loopback:

@@ -66,6 +66,15 @@ def test_connections_within_a_host_lead_to_no_neighbour(monkeypatch: pytest.Monk
     assert list(neighbours._connections()) == [(OWN, LOGIN)]
 
 
+def test_a_system_that_does_not_tell_of_connections_has_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(kind: str) -> object:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "net_connections", refuse)
+    assert list(neighbours._connections()) == []
+    assert Neighbours(OWN).gone() == ()
+
+
 def test_neighbours_are_asked_only_when_a_host_is_lost_and_no_other_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Connected(monkeypatch, (OWN, LOGIN))
     host.answer = {LOGIN}
