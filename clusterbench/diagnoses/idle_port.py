@@ -114,7 +114,7 @@ def _idle(of_cases: Sequence[_Share]) -> _Share | None:
 def _finding(host: str, idle: Mapping[str, _Share]) -> Finding:
     own, usual = sum(share.own for share in idle.values()), sum(share.usual for share in idle.values())
     carries = "carries" if len(idle) == 1 else "carry"
-    what = f"{carries} {own / usual:.1%} of what they do on the other hosts" if own else f"{carries} nothing"
+    what = f"{carries} {100 * own / usual:.1f} % of what they do on the other hosts" if own else f"{carries} nothing"
     cases = next(iter(idle.values())).case
     evidence = f"{own:,} packets in {cases}, and {usual:,.0f} on the median host"
     return Finding(f"host {host}, {few(list(idle))}", what, "warning", evidence, host=host)

@@ -46,7 +46,7 @@ WHOLE = counted(ALL)
 
 @pytest.mark.parametrize(
     ("packets", "what"),
-    [(0, "carries nothing"), (20_000, "carries 2.0% of what they do on the other hosts")],
+    [(0, "carries nothing"), (20_000, "carries 2.0 % of what they do on the other hosts")],
 )
 def test_a_port_that_carries_nothing_on_one_host_is_named(packets: int, what: str) -> None:
     (found,) = answer(seen(WHOLE, WHOLE, counted({**ALL, 3: packets}), WHOLE)).findings
