@@ -7,14 +7,16 @@ come out as a suite.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from clusterbench import forked
 from clusterbench.cluster import Accelerator
-from clusterbench.errors import SuiteError
+from clusterbench.errors import ClusterbenchError, SuiteError
 from clusterbench.expected.fits import Fit, fit
 from clusterbench.job import TrainingJob
 from clusterbench.layout import AXES, RIDERS, ParallelLayout, every_layout
@@ -29,6 +31,9 @@ from clusterbench.units import divisors
 TO_MEASURE = 5
 MOST_RANKS = 4096
 """Up to which more nodes are tried where nothing fits."""
+
+FEWEST_LAYOUTS, PARTS_OF_A_CORE = 100, 4
+"""Of a part that is priced in a process of its own, and how many of these a core has, as some take longer."""
 
 TIE, PROBABLY = 0.05, 0.20
 """Gaps between two prices below which their order means nothing, and below which it is only probable.
@@ -195,7 +200,7 @@ class Ranked:
 def ranking(question: Question, profile: Profile, known: KnownRates) -> Ranked:
     """Every legal layout priced; those that fit, the fastest first, each in its best form."""
     refused: Counter[str] = Counter()
-    candidates = list(_candidates(question, profile, known, refused))
+    candidates = _candidates(question, profile, known, refused)
     fitting = [each for each in candidates if each.fits != "does not fit"]
     best: dict[str, Candidate] = {}
     for each in sorted(fitting, key=lambda one: one.step_s):
@@ -295,32 +300,87 @@ def _job(question: Question, layout: ParallelLayout, micro_batch_size: int) -> T
     )
 
 
-def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> Iterator[Candidate]:
-    rates = known.rates
-    for layout in _layouts(question):
-        too_large: set[str] = set()
-        for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
-            job = _job(question, layout, micro_batch_size)
-            # where more than fill the pipeline, as many are in flight as of smaller ones, and gradients beside them
-            is_larger = job.gradient_accumulation_steps > layout.pp
-            last: Candidate | None = None
-            for recompute in KINDS:
-                priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
-                if (why := profile.objection(priced)) is not None:
-                    refused[why] += recompute == KINDS[0]
-                    continue
-                is_hopeless = is_larger and recompute in too_large
-                held = math.inf if is_hopeless else profile.held(priced, question.memory_bytes)
-                # above what is sold nothing is advised, though some of it may fit what the driver shows
-                fits = fit(held, question.memory_bytes) if held <= question.memory_bytes else "does not fit"
-                too_large |= {recompute} if fits == "does not fit" else set()
-                step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), rates)
-                last = Candidate(priced, held, step_s, fits)
-                yield last
-                if last.fits == "fits":
-                    break  # what recomputes more is slower
-            if last is not None and last.fits == "does not fit":
-                break  # nor does a larger micro-batch
+def _candidates(question: Question, profile: Profile, known: KnownRates, refused: Counter[str]) -> list[Candidate]:
+    """Every form of every legal layout, in their order; where they are many each core prices a part of them.
+
+    Raises
+    ------
+    SuiteError
+        If the memory of the card is not on record.
+    ClusterbenchError
+        If a part was not priced to its end.
+    """
+    layouts, memory_bytes = _layouts(question), question.memory_bytes
+
+    def answer(places: range) -> str:
+        why = Counter[str]()
+        forms = [
+            (place, *form)
+            for place in places
+            for form in _forms(question, profile, known, layouts[place], memory_bytes, why)
+        ]
+        return json.dumps([forms, why])
+
+    found = []
+    for text in _answered(_parts(len(layouts)), answer):
+        forms, why = json.loads(text)
+        refused.update(why)
+        for place, micro_batch_size, recompute, held, step_s, fits in forms:
+            job = _job(question, layouts[place], micro_batch_size)
+            priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
+            found.append(Candidate(priced, held, step_s, fits))
+    return found
+
+
+def _parts(number: int) -> list[range]:
+    """So many places as parts, a few for each core; one where they are few."""
+    size = max(FEWEST_LAYOUTS, math.ceil(number / (PARTS_OF_A_CORE * forked.cores())))
+    return [range(start, min(start + size, number)) for start in range(0, number, size)]
+
+
+def _answered(parts: Sequence[range], answer: Callable[[range], str]) -> Iterator[str]:
+    if len(parts) == 1:
+        yield answer(parts[0])
+        return
+    answered = dict(forked.answers(parts, answer))
+    for part in parts:
+        text = answered[part]
+        if isinstance(text, forked.Failed):
+            raise ClusterbenchError(f"layouts {part.start + 1} to {part.stop} were not priced: {text.why}")
+        yield text
+
+
+def _forms(
+    question: Question,
+    profile: Profile,
+    known: KnownRates,
+    layout: ParallelLayout,
+    memory_bytes: float,
+    refused: Counter[str],
+) -> Iterator[tuple[int, str, float, float, Fit]]:
+    """Micro-batch, recomputation, bytes held, price and whether it fits, of each form of a layout that is tried."""
+    too_large: set[str] = set()
+    for micro_batch_size in _micro_batches(question.global_batch_size, layout.dp):
+        job = _job(question, layout, micro_batch_size)
+        # where more than fill the pipeline, as many are in flight as of smaller ones, and gradients beside them
+        is_larger = job.gradient_accumulation_steps > layout.pp
+        fits: Fit | None = None
+        for recompute in KINDS:
+            priced = PricedJob(job, question.gpus_per_node, recompute=recompute)
+            if (why := profile.objection(priced)) is not None:
+                refused[why] += recompute == KINDS[0]
+                continue
+            is_hopeless = is_larger and recompute in too_large
+            held = math.inf if is_hopeless else profile.held(priced, memory_bytes)
+            # above what is sold nothing is advised, though some of it may fit what the driver shows
+            fits = fit(held, memory_bytes) if held <= memory_bytes else "does not fit"
+            too_large |= {recompute} if fits == "does not fit" else set()
+            step_s = math.inf if fits == "does not fit" else step_seconds(profile.work(priced), known.rates)
+            yield micro_batch_size, recompute, held, step_s, fits
+            if fits == "fits":
+                break  # what recomputes more is slower
+        if fits == "does not fit":
+            break  # nor does a larger micro-batch
 
 
 @lru_cache(maxsize=1024)  # layouts that differ in all but dp have the same

@@ -1,6 +1,8 @@
 """``advise``: what fits, which batch, which layout; the ranking, and what a person reads."""
 
+import os
 import re
+import signal
 from collections import Counter
 from dataclasses import replace
 
@@ -9,13 +11,14 @@ from click.testing import CliRunner
 
 from clusterbench.cli import main
 from clusterbench.cluster import Cluster, Found, MachineOptions, accelerators
+from clusterbench.errors import ClusterbenchError
 from clusterbench.job import TrainingJob
 from clusterbench.launch.dry import plan_of
 from clusterbench.layout import ParallelLayout, every_layout
 from clusterbench.parallel.recompute import KINDS
 from clusterbench.planning import make_plan
 from clusterbench.pricing import step_seconds
-from clusterbench.pricing.advice import Advice, Candidate, Question, advise, order_words
+from clusterbench.pricing.advice import Advice, Candidate, Question, advise, order_words, ranking
 from clusterbench.pricing.advice_text import advice_text
 from clusterbench.pricing.advised_suite import advised_suite
 from clusterbench.pricing.profiles import PricedJob
@@ -56,6 +59,26 @@ def test_the_fastest_is_the_fastest_of_every_form_there_is(advice):
                     if held <= CARD.memory_bytes and (best is None or step_s < best[0]):
                         best = (step_s, str(layout))
     assert (advice.ranked[0].step_s, str(advice.ranked[0].layout)) == best
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_layouts_that_are_priced_in_parts_are_ranked_as_all_at_once(monkeypatch, cores):
+    of = question("moe-tiny", 2)
+    at_once = ranking(of, Ours(), KNOWN)
+    monkeypatch.setattr("clusterbench.forked.cores", lambda: cores)
+    monkeypatch.setattr("clusterbench.pricing.advice.FEWEST_LAYOUTS", 7)
+    assert ranking(of, Ours(), KNOWN) == at_once
+    assert list(ranking(of, Ours(), KNOWN).refused) == list(at_once.refused)
+
+
+def test_a_part_that_was_not_priced_is_an_error(monkeypatch):
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("clusterbench.pricing.advice.FEWEST_LAYOUTS", 7)
+    monkeypatch.setattr("clusterbench.pricing.advice.step_seconds", killed)
+    with pytest.raises(ClusterbenchError, match="layouts 1 to .* were not priced: its process ended with -9"):
+        ranking(question("moe-tiny", 2), Ours(), KNOWN)
 
 
 def test_a_batch_of_nine_sequences_a_rank_is_not_cut_into_single_ones():
