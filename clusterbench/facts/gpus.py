@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -262,7 +262,7 @@ def _limits(read: Reader) -> dict[str, Any]:
 
 
 def _memory(read: Reader) -> dict[str, Any]:
-    status = _filled(read, SRAM, "c_nvmlEccSramErrorStatus_v1_t")
+    status = _filled(read, SRAM, "c_nvmlEccSramErrorStatus_v1_t", 104)
     if status is not None:
         uncorrectable: int | None = int(status.aggregateUncParity) + int(status.aggregateUncSecDed)
     else:
@@ -307,7 +307,9 @@ def _recovery_action(read: Reader) -> str | None:
 
 
 def _fabric(read: Reader) -> dict[str, Any]:
-    info = _filled(read, FABRIC, "c_nvmlGpuFabricInfo_v2_t") or _filled(read, FABRIC_OLD, "c_nvmlGpuFabricInfo_t")
+    info = _filled(read, FABRIC, "c_nvmlGpuFabricInfo_v2_t", 36) or _filled(
+        read, FABRIC_OLD, "c_nvmlGpuFabricInfo_t", 28
+    )
     if info is None:
         return {}
     status = int(info.status)
@@ -317,10 +319,14 @@ def _fabric(read: Reader) -> dict[str, Any]:
     }
 
 
-def _filled(read: Reader, function: str, structure: str) -> Any:
-    """The structure that a function fills in; None where it does not, or this nvidia-ml-py has no such structure."""
-    made: Callable[[], Any] | None = getattr(pynvml, structure, None)
-    if made is None:
+def _filled(read: Reader, function: str, structure: str, size_bytes: int) -> Any:
+    """The structure that a function fills in; None where it does not, or this nvidia-ml-py has no such structure.
+
+    Nor one of the size of nvml.h's: up to 13.595 nvidia-ml-py has 80 bytes where a fabric's UUID has 16, and reads its
+    state behind what the driver wrote: 0, so "not supported" of a GPU that is to be part of one.
+    """
+    made: type[ctypes.Structure] | None = getattr(pynvml, structure, None)
+    if made is None or ctypes.sizeof(made) != size_bytes:
         read.refused[function] = "is not in this nvidia-ml-py"
         return None
     answer = made()

@@ -48,11 +48,11 @@ def driver(tmp_path_factory):
     return {"new": build("new"), "old": build("old", "-DOLD_DRIVER")}
 
 
-def read(folder, **variables):
+def read(folder, before="", **variables):
     """What a fresh process says of its GPUs, through JSON; warnings are errors in it."""
     clean = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", READ],
+        [sys.executable, "-W", "error", "-c", before + READ],
         env={**clean, **variables, "LD_LIBRARY_PATH": str(folder)},
         capture_output=True,
         text=True,
@@ -124,6 +124,25 @@ def test_what_a_board_does_not_have_is_told_from_what_a_driver_does_not_say(driv
     assert old.gpus[0].fabric_state is None
     assert old.unread[FABRIC] == old.unread[FABRIC_OLD] == old.unread[MEMORY] == "is not in this driver"
     assert old.gpus[0].lacks == ()
+
+
+WITH_LONG_UUIDS = """
+import ctypes, pynvml
+class Longer(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint), ("clusterUuid", ctypes.c_uint8 * 80), ("status", ctypes.c_uint),
+        ("cliqueId", ctypes.c_uint32), ("state", ctypes.c_uint), ("healthMask", ctypes.c_uint32),
+    ]
+pynvml.c_nvmlGpuFabricInfo_v2_t = Longer
+"""
+
+
+@needs_compiler
+def test_a_structure_that_is_not_the_drivers_is_not_read(driver):
+    """As nvidia-ml-py has it up to 13.595: the state of a GPU that waits for its fabric was read as "not supported"."""
+    facts = read(driver["new"], WITH_LONG_UUIDS, FAKE_NVML_SICK="0")
+    assert (facts.gpus[0].fabric_state, facts.gpus[0].lacks) == (None, ())
+    assert facts.unread[FABRIC] == "is not in this nvidia-ml-py"
 
 
 @needs_compiler
