@@ -110,6 +110,17 @@ def judge_hosts(reading: Reading, answers: Mapping[str, Answer]) -> Hosts | None
     )
 
 
+def lost_hosts(reading: Reading) -> dict[str, Evidence]:
+    """The hosts that are bad as they, or their links, were lost and have not come back, each with how it was first."""
+    if not reading.ran_here:
+        return {}
+    run, lost = _Run.of(reading), dict[str, Evidence]()
+    for said in (*_of_outcomes(run), *_of_notes(run)):
+        for host in said.hosts if not said.takes else ():
+            lost.setdefault(run.known_as(host), said.evidence)
+    return lost
+
+
 def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, Answer]) -> Host:
     against = tuple(_first_of_each_kind(each.evidence for each in said))
     if any(not each.takes for each in said):
