@@ -103,6 +103,21 @@ def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) ->
     assert headline_of(reading, figures).answers == ("tp1 is fastest.", "8 GB/s.")
 
 
+def test_an_answer_says_which_cases_it_leaves_out(tmp_path: Path) -> None:
+    """tp4+sp was wrong and ZeRO 3 had stood still: the answers went from tp2 to tp8, and to ZeRO 2, without a word."""
+    names = ("dp2", "tp2", "zero1", "zero3", "tp8")
+    cases = [case(name, expected_outcomes=("out_of_memory",)) for name in names]
+    ends = ("ok", "wrong", "timeout", "timeout", "out_of_memory")
+    records = [
+        (outcome(each, end), observation(each) if end == "ok" else None) for each, end in zip(cases, ends, strict=True)
+    ]
+    reading = read(write_run(tmp_path / "run", cases, records))
+    assert headline_of(reading, [drawn("dp2 is fastest.", *cases)]).answers == (
+        "dp2 is fastest.",
+        f"Left out, without a figure: {cases[1].id} (wrong); {cases[2].id}, {cases[3].id} (timed out).",
+    )
+
+
 def test_an_answer_that_speaks_of_no_time_has_no_unsteady_cases_behind_it(tmp_path: Path) -> None:
     wild = case("wild")
     reading = read(write_run(tmp_path / "run", [wild], [(outcome(wild), observation(wild, [[0.01, 0.09] * 10] * 4))]))
