@@ -772,6 +772,16 @@ def test_the_first_lines_say_what_is_undecided_and_what_would_decide_it(tmp_path
     assert runs == f"base: {base}; new: {new}"
 
 
+def test_that_the_typical_case_is_the_same_does_not_stand_against_the_cases_that_are_worse(tmp_path: Path) -> None:
+    """Of a run with 11 cases worse by 8 % it read 'The run as a whole, its typical case: +0.0%, same.'"""
+    usual = dict.fromkeys("abcdefg", 0.01)
+    base = run_of(tmp_path / "base", usual, repeats=10, cv=0.005)
+    new = run_of(tmp_path / "new", {**usual, "a": 0.013, "b": 0.012}, repeats=10, cv=0.005)
+    verdict, whole, *_ = summary(compare_runs(base, new))
+    assert verdict.startswith("REGRESSION (margin 5.0%): 2 worse, ")
+    assert whole.endswith(", same: that is the median of 7 changes, of which 2 are worse.")
+
+
 def test_as_many_repeats_as_the_first_lines_ask_for_decide(tmp_path: Path) -> None:
     few = compare_runs(*(run_of(tmp_path / name, {"a": 0.010}, repeats=4, cv=0.02) for name in ("base", "new")))
     (difference,) = few.blocking
