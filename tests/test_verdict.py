@@ -202,7 +202,7 @@ def test_figures_that_mean_nothing_are_wrong() -> None:
     impossible = row(ONE, "mfu", None, unit="fraction", basis=f"{BEYOND}: mfu 1.2 is above 1, dense peak")
     found = judged(good(ONE), cases=[ONE], rows=[impossible])
     assert (found.measured.word, found.exit_code) == ("WRONG", 1)
-    assert "beyond_bound: planted/1n4/a: mfu 1.2 is above 1, dense peak" in found.measured.sentence
+    assert "Beyond bound: planted/1n4/a: mfu 1.2 is above 1, dense peak" in found.measured.sentence
 
 
 def test_a_suspect_is_1_and_names_rank_host_and_by_how_much() -> None:

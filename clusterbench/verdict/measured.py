@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
-from clusterbench.diagnoses import Answer, diagnoses
+from clusterbench.diagnoses import Answer, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
@@ -84,7 +84,7 @@ def _void(answers: Mapping[str, Answer]) -> Iterator[str]:
         errors = [finding for finding in answer.findings if finding.severity == "error"]
         if errors and diagnoses()[name].subject == "cases" and name != "failed_case":
             more = f" and {len(errors) - 1:,} more" * (len(errors) > 1)
-            yield f"{name}: {errors[0].where}: {errors[0].what}{more}"
+            yield f"{in_words(name)}: {errors[0].where}: {errors[0].what}{more}"
 
 
 def _disturbed(reading: Reading) -> Iterator[str]:

@@ -158,7 +158,7 @@ def test_a_case_with_figures_that_cannot_be_is_wrong_however_fast_it_is(tmp_path
     assert (comparing.exit_code, comparing.broken) == (1, ("planted/1n4/b",))
     assert verdicts(comparing) == {"a": "same"}
     (said,) = comparing.ended_otherwise
-    assert said.startswith("planted/1n4/b: ok, then wrong (beyond_bound: tokens per s 29")
+    assert said.startswith("planted/1n4/b: ok, then wrong (beyond bound: tokens per s 29")
     # What is slower than a wrong result is no regression, and what is wrong in both is said.
     back = compare_runs(wrong, right)
     assert (back.exit_code, verdicts(back)) == (0, {"a": "same"})
