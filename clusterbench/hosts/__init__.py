@@ -122,7 +122,8 @@ def lost_hosts(reading: Reading) -> dict[str, Evidence]:
 
 
 def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, Answer]) -> Host:
-    against = tuple(_first_of_each_kind(each.evidence for each in said))
+    worst_first = sorted(said, key=lambda each: bool(each.takes))  # what is certain before what may be another host's
+    against = tuple(_first_of_each_kind(each.evidence for each in worst_first))
     if any(not each.takes for each in said):
         return Host(host, "bad", against)
     compared, lacking = _compared(host, answers, {each.evidence.kind for each in said})

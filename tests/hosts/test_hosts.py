@@ -318,6 +318,12 @@ def test_a_host_that_a_launcher_calls_by_an_address_may_be_any_of_them() -> None
     assert found["n1"].evidence[0].sentence == "other/4n4/x: it broke; no host calls itself 10.0.0.3"
 
 
+def test_why_a_host_is_bad_stands_before_what_may_be_any_hosts() -> None:
+    """Of a host with a rank that was 30 % slower the first words were that a wrong result may be any host's."""
+    found = judged(matmul({2: 1.5}), ended("wrong", blame="program", **OF_RANK_2))
+    assert [evidence.kind for evidence in found["n2"].evidence] == ["straggler", "wrong result"]
+
+
 def test_of_very_many_failures_the_first_are_told() -> None:
     cases = [case(f"x{number}", num_nodes=4) for number in range(50)]
     found = judged(matmul(), *(ended(of=of, blame="process", **OF_RANK_2) for of in cases), cases=[MATMUL, *cases])
