@@ -51,6 +51,20 @@ def test_the_power_limit_says_what_it_cost_once_for_a_host() -> None:
     )
 
 
+def test_the_power_limit_of_hosts_that_are_alike_is_one_note() -> None:
+    """Of 4 hosts it stood in four lines, of 64 it would have in 64."""
+    one = case("a")
+    lowered = {"throttle_reasons": {"sw_power_cap": 0.5}}
+    telemetry = {
+        host: {f"GPU-{host}": {"index": 3, "mean_busy_sm_clock_hz": clock_hz, **lowered}}
+        for host, clock_hz in (("n1", 1.7e9), ("n2", 1.5e9))
+    }
+    (finding,) = Throttling().findings(reading((outcome(one), observation(one, telemetry=telemetry)), cases=[one]))
+    assert (finding.where, finding.severity, finding.host) == ("2 GPUs on 2 hosts (n1, n2)", "note", "")
+    assert finding.among == ("n1", "n2")
+    assert finding.evidence.endswith("; its clock while it was busy was 1.50 GHz, the lowest mean of a case")
+
+
 def test_idle_and_set_clocks_are_silent() -> None:
     assert findings({"gpu_idle": 1.0, "application_clocks": 1.0, "hw_slowdown": 0.0}) == []
 
