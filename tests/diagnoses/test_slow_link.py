@@ -190,6 +190,18 @@ def test_of_links_that_are_alike_it_says_what_would_have_shown() -> None:
     )
 
 
+def test_links_that_two_cases_measured_are_told_with_their_case() -> None:
+    """'links inside gpu-01 are alike' stood twice, with other figures: of copies, and of messages."""
+    rows = links(names=("n1:0", "n1:1", "n1:2", "n1:3", "n1:4"))
+    again = [
+        row(case("copies"), "copy_bandwidth", 2e9, unit="B/s", hosts="n1", detail={**of.detail, "category": "peer"})
+        for of in rows
+    ]
+    first, second = (said.partition(" (")[0] for said in answered([*rows, *again]).healthy)
+    assert first == f"links inside n1 are alike in {rows[0].case}"
+    assert second == "links inside n1 are alike in planted/1n4/copies"
+
+
 def test_two_nodes_that_are_part_of_a_larger_matrix_are_judged_in_that() -> None:
     rows = [*links(), *(one._replace(case="two") for one in links(names=NODES[:2]))]
     assert answered(rows).state == "healthy"
