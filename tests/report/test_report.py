@@ -25,6 +25,7 @@ from clusterbench.drawing.style import canvas
 from clusterbench.drawing.svg import MOST_PLACES
 from clusterbench.report import _group, circumstances, headline_of, render_report
 from clusterbench.report.panels import MOST_TOLD
+from clusterbench.report.several import render_together
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
 from clusterbench.types import Case, Refusal
@@ -71,6 +72,17 @@ def test_cases_that_were_refused_are_no_answer_and_are_counted(tmp_path: Path) -
     assert headline_of(reading, []).answers == (
         "1 of 1 case has a figure; no chart draws a conclusion from them, so see the table. 1 more case was refused.",
     )
+
+
+def test_on_a_page_of_two_suites_each_question_has_its_answer(tmp_path: Path) -> None:
+    """Of tp_scale and zero_stages two questions were asked, and what ZeRO saves was answered nowhere."""
+    other = write_run(tmp_path / "b", [case("b")], [(outcome(case("b")), observation(case("b")))], suite="other")
+    said = render_together([tp_scale_run(tmp_path / "a"), other], tmp_path / "both").headline
+    assert said.answers[0].startswith("tp_scale: From tp1 to tp4 throughput per rank fell from ")
+    assert said.answers[-1] == (
+        "other: 1 of 1 case has a figure; no chart draws a conclusion from them, so see the table."
+    )
+    assert len(said.question.splitlines()) == 2
 
 
 def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
