@@ -108,7 +108,8 @@ def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
     not_judged = {}
     for matrix, spread in silent:
         units = {(_of_run(reading, matrix), matrix.metric, matrix.names[unit]) for unit in spread.units}
-        if (unknown := why_not_judged(spread)) is None or units <= seen:  # the smaller of two matrices says no more
+        unknown = why_not_judged(spread, "rank or GPU" if any(":" in name for name in matrix.names) else "host")
+        if unknown is None or units <= seen:  # the smaller of two matrices says no more
             continue
         what = _links(reading, matrix, spread)
         not_judged[what] = NotJudged(what, *unknown)

@@ -165,7 +165,7 @@ def test_one_slow_link_of_any_number_is_named(count: int) -> None:
 
 def test_two_nodes_are_not_judged_and_it_says_what_that_would_take() -> None:
     (part,) = answered(links(of_unit("n1"), NODES[:2])).not_judged
-    assert part.sentence == ("links between n1, n2 (one link has no peer to be held against; it takes a third unit)")
+    assert part.sentence == ("links between n1, n2 (one link has no peer to be held against; it takes a third host)")
 
 
 def test_three_gpus_of_a_host_are_not_judged_as_two_may_be_joined_by_a_bridge() -> None:
