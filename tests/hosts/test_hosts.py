@@ -17,6 +17,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.hosts import Host, Hosts, judge_hosts
+from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.types import SAMPLES, Blame, Case, Observation, Outcome, Place, metric_key
 from tests.report.synthetic import case, observation, outcome, reading, row, write_run
 
@@ -107,6 +108,13 @@ def test_no_host_is_good_of_which_the_links_or_the_ranks_were_not_compared() -> 
     assert without_ranks["n0"].takes == (
         "ranks (no case lets ranks work without waiting for each other; it takes matmul or device_copy in the suite)",
     )
+
+
+def test_where_figures_are_void_it_takes_the_run_again_without_what_made_them_so() -> None:
+    """A hot GPU on one of four hosts voided all links between them: 'it takes a case on all ranks of this host'."""
+    void = [row._replace(value=None, basis=f"{DISTURBED} GPU 2 on n3: slowed down for heat") for row in links()]
+    found = judged(matmul(), rows=[*inside([f"n0:{gpu}" for gpu in range(4)]), *void])
+    assert found["n0"].takes == ("slow link: the run again without what made figures void",)
 
 
 def test_of_a_case_on_one_host_another_host_is_asked_for_and_no_bisection_which_is_refused() -> None:
