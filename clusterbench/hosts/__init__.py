@@ -52,12 +52,16 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Host:
-    """A host with what is known of it; ``takes`` is what would judge one that is not judged."""
+    """A host with what is known of it; ``takes`` is what would judge one that is not judged.
+
+    ``num_against`` is how many of the evidence, which are its first, speak against it.
+    """
 
     name: str
     judged: Judged
     evidence: tuple[Evidence, ...]
     takes: tuple[str, ...] = ()
+    num_against: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, A
     worst_first = sorted(said, key=lambda each: bool(each.takes))  # what is certain before what may be another host's
     against = tuple(_first_of_each_kind(each.evidence for each in worst_first))
     if any(not each.takes for each in said):
-        return Host(host, "bad", against)
+        return Host(host, "bad", against, num_against=len(against))
     takes = UNDISTURBED if run.has_void_figures else "a case on all ranks of this host and of others"
     compared, lacking = _compared(host, answers, {each.evidence.kind for each in said}, takes)
     ended_well = run.ended_well[host]
@@ -137,7 +141,7 @@ def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, A
     count = (Evidence("cases", f"{ended_well:,} of {run.num_ended_well:,} cases that ended well ran here"),)
     all_takes = tuple(dict.fromkeys((*islice(dict.fromkeys(each.takes for each in said), _MOST_SAID), *lacking)))
     evidence = (*against, *run.remarks(host), *compared, *(count if ended_well else ()))
-    return Host(host, "not judged" if all_takes else "good", evidence, all_takes)
+    return Host(host, "not judged" if all_takes else "good", evidence, all_takes, len(against))
 
 
 def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
