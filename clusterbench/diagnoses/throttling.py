@@ -29,12 +29,15 @@ _Gpu = tuple[str, str]
 
 @dataclass
 class _Lowered:
-    """One reason on one GPU: the share of samples in each case, and the lowest mean clock of a case, while busy."""
+    """What lowered the clocks of one GPU: the share of samples in each case, and the lowest mean clock of a case, while
+    busy."""
 
+    reasons: dict[str, None] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
     clock_hz: float | None = None
 
-    def add(self, case: str, share: float, clock_hz: float | None) -> None:
+    def add(self, reason: str, case: str, share: float, clock_hz: float | None) -> None:
+        self.reasons[reason.replace("_", " ")] = None
         self.shares[case] = max(share, self.shares.get(case, 0.0))
         if clock_hz is not None:
             self.clock_hz = min(clock_hz, self.clock_hz or clock_hz)
@@ -69,17 +72,20 @@ class Throttling(Diagnosis):
     """
 
     def answer(self, reading: Reading) -> Answer:
-        lowered: dict[str, dict[_Gpu, _Lowered]] = {}
+        lowered: dict[tuple[Severity, str], dict[_Gpu, _Lowered]] = {}
         for history in reading.histories:
             for observation in history.observations:
                 for host, gpu, reason, share, clock_hz in _reasons(observation.telemetry):
-                    of_gpu = lowered.setdefault(reason, {}).setdefault((host, gpu), _Lowered())
-                    of_gpu.add(history.case.id, share, clock_hz)
-        findings = [finding for reason, gpus in sorted(lowered.items()) for finding in _findings(reason, gpus, reading)]
+                    of_gpu = lowered.setdefault(_kind(reason), {}).setdefault((host, gpu), _Lowered())
+                    of_gpu.add(reason, history.case.id, share, clock_hz)
+        kinds = sorted(lowered.items())
+        findings = [finding for (severity, _), gpus in kinds for finding in _findings(severity, gpus, reading)]
         findings += _locked(reading)
         findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         sampled = set(_sampled(reading))
-        healthy = (f"clocks of {plural(len(sampled), 'GPU')} were not lowered by heat or a fault",) if sampled else ()
+        held_back = {gpu for (severity, _), gpus in kinds if severity != "note" for gpu in gpus}
+        well = len(sampled) - len(held_back)
+        healthy = (f"clocks of {plural(well, 'GPU')} were not lowered by heat or a fault",) if well > 0 else ()
         if sampled or not any(history.case.device == "cuda" and history.observations for history in reading.histories):
             return Answer(tuple(findings), healthy)
         why = "no sample says why clocks were lowered"
@@ -94,9 +100,14 @@ def _sampled(reading: Reading) -> Iterator[tuple[str, str]]:
                 yield from ((host, uuid) for uuid, gpu in gpus.items() if gpu.get("throttle_reasons") is not None)
 
 
-def _findings(reason: str, gpus: Mapping[_Gpu, _Lowered], reading: Reading) -> Iterator[Finding]:
-    """One for each GPU; of a note, which all GPUs of a cluster may share, one for all."""
+def _kind(reason: str) -> tuple[Severity, str]:
+    """What is told together: of one GPU all that is a fault, as heat has two names; of notes each reason."""
     severity = _SEVERITY.get(reason, "warning")
+    return severity, reason if severity == "note" else ""
+
+
+def _findings(severity: Severity, gpus: Mapping[_Gpu, _Lowered], reading: Reading) -> Iterator[Finding]:
+    """One for each GPU; of a note, which all GPUs of a cluster may share, one for all."""
     by_host = sorted(gpus, key=lambda gpu: gpu[0])
     groups = [[gpu] for gpu in by_host] if severity != "note" else [by_host]
     for group in groups:
@@ -104,7 +115,8 @@ def _findings(reason: str, gpus: Mapping[_Gpu, _Lowered], reading: Reading) -> I
         for gpu in group:
             for case, share in gpus[gpu].shares.items():
                 shares[case] = max(share, shares.get(case, 0.0))
-        what = f"clocks were lowered ({reason.replace('_', ' ')})"
+        reasons = dict.fromkeys(reason for gpu in group for reason in gpus[gpu].reasons)
+        what = f"clocks were lowered ({', '.join(reasons)})"
         if severity == "error":
             what += f"; figures of {plural(len(shares), 'case')} are void"
         evidence = (

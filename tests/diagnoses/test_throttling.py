@@ -27,6 +27,22 @@ def test_what_holds_a_gpu_back_is_an_error(reason: str) -> None:
     assert [finding.severity for finding in findings({reason: 0.1})] == ["error"]
 
 
+def test_heat_that_hardware_and_driver_tell_of_is_one_finding() -> None:
+    """A GPU that was hot had '2 errors', of the same words."""
+    (finding,) = findings({"hw_thermal": 0.4, "sw_thermal": 0.8})
+    assert finding.what == "clocks were lowered (hw thermal, sw thermal); figures of 1 case are void"
+    assert finding.evidence.endswith("in 80 % of the samples")
+
+
+def test_a_gpu_that_was_hot_is_not_among_those_whose_clocks_are_in_order() -> None:
+    """Beside a hot GPU of 32 it read 'clocks of 32 GPUs were not lowered by heat or a fault'."""
+    one = case("a")
+    gpus = {f"GPU-{n}": {"index": n, "throttle_reasons": {"hw_thermal": 0.4} if n == 2 else {}} for n in range(4)}
+    records = (outcome(one), observation(one, telemetry={"n1": gpus}))
+    answer = Throttling().answer(reading(records, cases=[one]))
+    assert answer.healthy == ("clocks of 3 GPUs were not lowered by heat or a fault",)
+
+
 def test_a_reason_that_is_new_is_a_warning() -> None:
     assert [finding.severity for finding in findings({"reason_0x8000": 0.1})] == ["warning"]
 
