@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Host = Mapping[str, Any]
@@ -88,6 +88,22 @@ def network(host: Host) -> str | None:
     ]
     kinds = Counter(f"{_rate(rate)}{layer}" for rate, layer in ports or cards)
     return " and ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())) or "none"
+
+
+def port_bytes_per_s(hosts: Iterable[Host]) -> float | None:
+    """What an active port of InfiniBand or RoCE carries each way by its rate; None where that differs or is not known.
+
+    >>> port_bytes_per_s([{"infiniband": [{"state": "4: ACTIVE", "bits_per_s": 4e11}] * 8}])
+    50000000000.0
+    """
+    rates = {
+        port.get("bits_per_s")
+        for host in hosts
+        for port in mappings(host.get("infiniband"))
+        if str(port.get("state")).endswith("ACTIVE")
+    }
+    (rate,) = rates if len(rates) == 1 else (None,)
+    return rate / 8 if isinstance(rate, (int, float)) else None
 
 
 def _rate(bits_per_s: object) -> str:

@@ -112,6 +112,16 @@ def test_a_case_that_fails_in_each_repeat_is_one() -> None:
     assert found.measured.sentence == "1 of 2 cases; 1 failed"
 
 
+def test_a_host_that_was_lost_is_suspect_as_in_the_list_of_hosts() -> None:
+    """hosts.json called gpu-04 bad, and of the machine it read 'NOT JUDGED', with all that was in order."""
+    lost = outcome(TWO, "failed", reason="gpu-04 went away", lost_hosts=("gpu-04",), host="gpu-04", blame="host")
+    found = judged(good(ONE), (lost, None))
+    assert (found.machine.word, found.failing) == ("SUSPECT", ("incomplete", "suspect"))
+    assert found.machine.sentence.startswith(f"Lost: gpu-04, {TWO.id}: gpu-04 went away")
+    again = replace(lost, attempt=2, lost_hosts=(), blame="process")
+    assert "Lost" not in judged(good(ONE), (again, None)).machine.sentence
+
+
 def test_a_case_that_has_not_run_is_missing() -> None:
     found = judged(good(ONE))
     assert (found.measured.word, found.exit_code) == ("INCOMPLETE", 1)
@@ -192,7 +202,7 @@ def test_figures_that_mean_nothing_are_wrong() -> None:
     impossible = row(ONE, "mfu", None, unit="fraction", basis=f"{BEYOND}: mfu 1.2 is above 1, dense peak")
     found = judged(good(ONE), cases=[ONE], rows=[impossible])
     assert (found.measured.word, found.exit_code) == ("WRONG", 1)
-    assert "beyond_bound: planted/1n4/a: mfu 1.2 is above 1, dense peak" in found.measured.sentence
+    assert "Beyond bound: planted/1n4/a: mfu 1.2 is above 1, dense peak" in found.measured.sentence
 
 
 def test_a_suspect_is_1_and_names_rank_host_and_by_how_much() -> None:

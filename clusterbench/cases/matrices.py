@@ -108,12 +108,15 @@ class Matrix:
         return spreads(left, self.host_of) if self.is_compared else []
 
 
-def why_not_judged(spread: Spread) -> tuple[str, str] | None:
-    """Why cells do not say whether all links are well, and what it would take; None where they do."""
+def why_not_judged(spread: Spread, unit: str = "unit") -> tuple[str, str] | None:
+    """Why cells do not say whether all links are well, and what it would take; None where they do.
+
+    ``unit`` is what has links: ``host``.
+    """
     if spread.is_judged:
         return None
     if len(spread.units) == 2:
-        return "one link has no peer to be held against", "a third unit"
+        return "one link has no peer to be held against", f"a third {unit}"
     if spread.would_show is None or spread.would_show >= 1:
         takes = "a quiet host and more repetitions, or the same matrix of a host that is known to be good"
         return f"they differ by design or by noise, {spread_in_words(spread)}", takes

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from clusterbench.charts import Chart, Section, curves_note
 from clusterbench.drawing.panel import Column, Entry, Panel
 from clusterbench.drawing.style import GRID, INK, LETTERS, MUTED, PALETTE, canvas
 from clusterbench.formulas.pairing import Pair
+from clusterbench.host_facts import described_hosts, port_bytes_per_s
 from clusterbench.rows import Row
 from clusterbench.units import format_value, scale
 from clusterbench.words import legible
@@ -34,10 +35,14 @@ _CATEGORIES = {"peer": "between peers", "driver": "staged by the driver", "host"
 
 @dataclass(frozen=True)
 class Picture:
-    """One panel: the units of a matrix that are drawn together, by their numbers in it."""
+    """One panel: the units of a matrix that are drawn together, by their numbers in it.
+
+    ``port_bytes_per_s`` is what a network port of its hosts carries by its rate, where links are between hosts.
+    """
 
     matrix: Matrix
     units: tuple[int, ...]
+    port_bytes_per_s: float | None = None
 
     @property
     def cells(self) -> dict[Pair, Row]:
@@ -74,7 +79,7 @@ class LinkMatrix(Chart[list[Picture]]):
 
     def select(self, reading: Reading) -> list[Picture] | None:
         pictures = [picture for matrix in reading.matrices for picture in _pictures(matrix) if picture.values]
-        return pictures or None
+        return [replace(picture, port_bytes_per_s=_of_port(picture.matrix, reading)) for picture in pictures] or None
 
     def draw(self, data: list[Picture]) -> list[Panel]:
         return [_heatmap(picture) for picture in data[:MOST]]
@@ -100,6 +105,14 @@ def _is_between_hosts(matrix: Matrix) -> bool:
     return host_of is None or any(host_of[source] != host_of[part] for source, part in matrix.cells)
 
 
+def _of_port(matrix: Matrix, reading: Reading) -> float | None:
+    """Of GPUs' hosts of one run: ranks of CPUs talk over sockets, whatever else the ports could carry."""
+    if reading.plan.cluster.device != "cuda" or reading.hosts_of_runs or not _is_between_hosts(matrix):
+        return None
+    hosts = described_hosts(reading.environment)
+    return port_bytes_per_s(hosts.values()) if {*matrix.hosts} <= {*hosts} else None
+
+
 def _weight(matrix: Matrix) -> tuple[bool, int]:
     return bool(matrix.slow), len(matrix.cells)
 
@@ -120,6 +133,7 @@ def _told(matrix: Matrix, reach: str, data: Sequence[Picture]) -> str:
     sentences = [
         f"The one link{reach} {one}." if total == 1 else f"{measured}{f'it {one}' if covered == 1 else many}.",
         _judgement(matrix),
+        *_by_rate(picture for picture in data if picture.matrix is matrix),
         *_latencies(picture.matrix for picture in data if picture.matrix.case == matrix.case),
     ]
     answer = " ".join(filter(None, sentences))
@@ -136,6 +150,13 @@ def _judgement(matrix: Matrix) -> str:
         return f"Not judged: {unknown[0][0]}."
     would_show = max((spread.would_show or 0.0 for spread in matrix.spreads), default=None)
     return "" if would_show is None else f"None carries {100 * would_show:.0f} % less than its peers."
+
+
+def _by_rate(pictures: Iterable[Picture]) -> Iterator[str]:
+    """Where all links are slow alike, only a figure from elsewhere shows it."""
+    rate = next((picture.port_bytes_per_s for picture in pictures), None)
+    if rate is not None:
+        yield f"By its rate a port of these hosts carries {format_value(rate, 'B/s')}."
 
 
 def _latencies(matrices: Iterable[Matrix]) -> Iterator[str]:

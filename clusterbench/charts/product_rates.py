@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.cases import Reading
+from clusterbench.cases.steadiness import cores_of
 from clusterbench.charts import Chart, Section, bars_note
 from clusterbench.drawing.bars import Bars
 from clusterbench.drawing.lines import Lines, Mark, Series, mark
@@ -28,11 +29,13 @@ TIMES = 1.5
 @dataclass(frozen=True)
 class Products:
     """Of one dtype the rows of all shapes, by the number of ranks that compute at once; of each case, on GPUs, the rate
-    of its first products as well."""
+    of its first products as well. ``num_cores`` are those of a host of CPU ranks, where they are known.
+    """
 
     dtype: str
     by_ranks: Mapping[int, Sequence[Row]]
     burst: Mapping[str, float] = field(default_factory=dict)
+    num_cores: int | None = None
 
     @cached_property
     def best(self) -> Mapping[int, Row]:
@@ -73,7 +76,8 @@ class ProductRates(Chart[list[Products]]):
         for row in shown:
             rows[f"{row.point['dtype']}, {row.run}" if several else str(row.point["dtype"])][row.world_size].append(row)
         burst = {row.case: row.value for row in reading.rows_of(BURST) if row.value}
-        kinds = [Products(dtype, by_ranks, burst) for dtype, by_ranks in rows.items()]
+        num_cores = cores_of(reading.environment) if reading.plan.cluster.device == "cpu" else None
+        kinds = [Products(dtype, by_ranks, burst, num_cores) for dtype, by_ranks in rows.items()]
         found = sorted((kind for kind in kinds if kind.best), key=lambda kind: -_rate(kind.of_all))
         # one product beside a training step is the peak that its MFU is held against, and nothing to choose from
         is_alone = len(found) == 1 and len(found[0].shapes) == 1
@@ -93,12 +97,19 @@ class ProductRates(Chart[list[Products]]):
 
     def answer(self, data: list[Products]) -> str:
         ranks = max(max(kind.best) for kind in data)
-        who = f"on each of {ranks:,} ranks at once" if ranks > 1 else "on one rank"
+        who = f"on each of {ranks:,} ranks at once{_sharing(data, ranks)}" if ranks > 1 else "on one rank"
         said = [_sentence(kind) for kind in data if ranks in kind.best]
         return " ".join([f"Matrix products reach, {who}: {'; '.join(said)}.", *_alone(data, ranks), *_burst(data)])
 
     def left_out(self, data: list[Products]) -> str:
         return bars_note([len(kind.shapes) for kind in data[:MOST_DTYPES]], MOST_SHAPES, "fastest", "a dtype")
+
+
+def _sharing(data: Sequence[Products], ranks: int) -> str:
+    """What CPU ranks take turns on, where a host has fewer cores than ranks."""
+    kind = next(kind for kind in data if ranks in kind.best)
+    takes_turns = kind.num_cores and ranks > kind.num_cores * kind.best[ranks].num_nodes
+    return f", which share {plural(kind.num_cores, 'core')}" if kind.num_cores and takes_turns else ""
 
 
 def _is_product(row: Row) -> bool:

@@ -50,9 +50,8 @@ def summary(comparing: Comparing) -> list[str]:
     """The verdict, the run as a whole, what is undecided and what would decide it, and which runs these are."""
     sentences = [_verdict(comparing)]
     if comparing.whole is not None:
-        sentences.append(
-            f"The run as a whole, its typical case: {_change(comparing.whole)}, {comparing.whole_verdict}."
-        )
+        changed = f"{_change(comparing.whole)}, {comparing.whole_verdict}{_but(comparing)}"
+        sentences.append(f"The run as a whole, its typical case: {changed}.")
     sentences += _undecided(comparing)
     sentences += _of_one_run(comparing)
     return [*sentences, f"base: {comparing.base}; new: {comparing.new}"]
@@ -60,15 +59,10 @@ def summary(comparing: Comparing) -> list[str]:
 
 def _verdict(comparing: Comparing) -> str:
     margin = f"{comparing.margin:.1%}"
-    timed: dict[int, str] = {}
-    counted: list[str] = []
-    for difference in comparing.judged:
-        if difference.figure.how == "exact":
-            counted.append(difference.verdict(comparing.margin))
-        else:
-            timed[difference.samples] = difference.verdict(comparing.margin)
+    timed = _timed(comparing)
+    counted = [each.verdict(comparing.margin) for each in comparing.judged if each.figure.how == "exact"]
     told = ["the run as a whole is worse"] if comparing.whole_verdict == "worse" else []
-    told.append(_tally(list(timed.values())) or _nothing_timed(counted))
+    told.append(_tally(timed) or _nothing_timed(counted))
     if changed := _tally([verdict for verdict in counted if verdict != "same"]):
         told.append(f"of what is counted {changed}")
     for cases, what in ((comparing.broken, "ended badly"), (comparing.untold, "not measured")):
@@ -85,6 +79,22 @@ def _verdict(comparing: Comparing) -> str:
     if worst is not None:
         told.append(f"worst: {worst.quantity} of {worst.case}, {_ratio(worst)}")
     return f"{_WORDS[comparing.exit_code].format(margin=margin)}: {'; '.join(told)}."
+
+
+def _timed(comparing: Comparing) -> list[str]:
+    """The verdicts of what repeats decide, one of each samples."""
+    timed = {each.samples: each for each in comparing.judged if each.figure.how != "exact"}
+    return [each.verdict(comparing.margin) for each in timed.values()]
+
+
+def _but(comparing: Comparing) -> str:
+    """What the typical case is not, where that did not get slower: the cases that did are no half of all."""
+    timed = _timed(comparing)
+    worse = timed.count("worse")
+    if not worse or comparing.whole_verdict not in ("same", "better"):
+        return ""
+    verb = "is" if worse == 1 else "are"
+    return f": that is the median of {len(timed):,} changes, of which {worse:,} {verb} worse"
 
 
 def _nothing_timed(counted: Sequence[str]) -> str:

@@ -176,5 +176,5 @@ def wrong_figures(reading: Reading) -> dict[str, str]:
     for name, kind in diagnoses().items():
         for finding in kind().findings(reading) if kind.subject == "cases" else ():
             if finding.case and finding.severity == "error":
-                reasons.setdefault(finding.case, f"{name}: {finding.what}")
+                reasons.setdefault(finding.case, f"{in_words(name).lower()}: {finding.what}")
     return reasons

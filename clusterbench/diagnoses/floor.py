@@ -9,6 +9,7 @@ from clusterbench.benchmarks import same_work
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Diagnosis, Finding, NotJudged
 from clusterbench.floors import is_meant
+from clusterbench.measured.disturbed import DISTURBED, UNDISTURBED
 from clusterbench.rows import Row
 from clusterbench.run_folder.attempts import History
 from clusterbench.types import Floor as Asked
@@ -144,7 +145,7 @@ class _Entry:
             yield NotJudged(what, f"{case.id}: {why.splitlines()[0].rstrip('.')}", "a case that ends well")
         elif not figures:
             why = meant[0].basis if meant and meant[0].basis else "its record has no such figure"
-            yield NotJudged(what, f"{case.id}: {why}", _HAS_IT)
+            yield NotJudged(what, f"{case.id}: {why}", UNDISTURBED if why.startswith(DISTURBED) else _HAS_IT)
         else:
             yield from (_judge(asked, asked.bound, row) for row in figures)
 
@@ -237,7 +238,7 @@ def _not_judged(groups: Iterable[Sequence[_Judged | NotJudged]]) -> Iterator[Not
         if len(reasons) == len(group):
             yield min(reasons, key=lambda reason: reason.takes in _TAKES.values())
         else:
-            yield from [reason for reason in reasons if reason.takes == _HAS_IT][:1]
+            yield from [reason for reason in reasons if reason.takes in (_HAS_IT, UNDISTURBED)][:1]
 
 
 def _in_words(met: Sequence[_Judged]) -> str:

@@ -94,12 +94,14 @@ def _by_host(observation: Observation) -> Mapping[str, list[Sequence[float]]]:
 def _finding(cases: Sequence[_Host]) -> tuple[float, Finding]:
     """Of one host, by the case in which it is slowest; with how much longer it takes there."""
     worst = max(cases, key=lambda host: host.ratio)
+    others = [host.case for host in cases if host.case != worst.case]
+    also = f"; slow in {few(others, 3)} as well" if others else ""
     brief = f"{worst.ratio:.1f} times as long as the median host"
     return worst.ratio, Finding(
         f"{worst.path} on {worst.host}" if worst.path else f"disk of {worst.host}",
         f"takes {digits(worst.median_s, 3)} s for its files, {brief} ({digits(worst.usual_s, 3)} s)",
         "warning",
-        f"{few([host.case for host in cases], 3)}: its best iteration took {digits(min(worst.seconds), 3)} s",
+        f"{worst.case}: its best iteration took {digits(min(worst.seconds), 3)} s{also}",
         brief=brief,
         host=worst.host,
     )

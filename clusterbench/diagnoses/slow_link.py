@@ -92,18 +92,24 @@ def _spreads(reading: Reading) -> tuple[list[str], list[NotJudged]]:
     """What is to be said of the matrices in which nothing stands out."""
     silent = [(matrix, spread) for matrix in reading.matrices if not matrix.slow for spread in matrix.spreads]
     healthy, seen = [], set[tuple[str, str, str]]()
+    cases: dict[str, set[str]] = defaultdict(set)
+    for matrix, spread in silent:
+        cases[_links(reading, matrix, spread)].add(matrix.case)
     for matrix, spread in silent:
         if spread.is_judged:
             assert spread.would_show is not None
             seen |= {(_of_run(reading, matrix), matrix.metric, matrix.names[unit]) for unit in spread.units}
+            links = _links(reading, matrix, spread)
+            of_case = f" in {matrix.case}" if len(cases[links]) > 1 else ""
             healthy.append(
-                f"{_links(reading, matrix, spread)} are alike ({spread_in_words(spread)}; one that carries "
+                f"{links} are alike{of_case} ({spread_in_words(spread)}; one that carries "
                 f"{100 * spread.would_show:.0f} % less would have shown)"
             )
     not_judged = {}
     for matrix, spread in silent:
         units = {(_of_run(reading, matrix), matrix.metric, matrix.names[unit]) for unit in spread.units}
-        if (unknown := why_not_judged(spread)) is None or units <= seen:  # the smaller of two matrices says no more
+        unknown = why_not_judged(spread, "rank or GPU" if any(":" in name for name in matrix.names) else "host")
+        if unknown is None or units <= seen:  # the smaller of two matrices says no more
             continue
         what = _links(reading, matrix, spread)
         not_judged[what] = NotJudged(what, *unknown)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
@@ -125,7 +125,7 @@ class Straggler(Diagnosis):
         uneven = {host for team in comparing for host in team.uneven_hosts}
         good = {host: said for team in comparing for host, said in team.good_hosts.items() if host not in uneven}
         return Answer(
-            tuple(named.values()),
+            tuple(_by_host([*named.values()], _ranks_beside_others(judged))),
             tuple(team.in_order for team in innocent if team.would_show <= WOULD_SHOW),
             (
                 *(team.not_judged for team in innocent if team.would_show > WOULD_SHOW),
@@ -134,6 +134,34 @@ class Straggler(Diagnosis):
             ),
             good,
         )
+
+
+def _ranks_beside_others(teams: Iterable[_Team]) -> Counter[str]:
+    """How many ranks of each host were compared where there were ranks of others."""
+    most: Counter[str] = Counter()
+    for team in teams:
+        if team.unit == "rank" and team.is_wide:
+            most |= Counter(host_of(team.cases[0].seen, rank) for rank in range(team.work[1]))
+    return most
+
+
+def _by_host(slow: Sequence[Finding], num_ranks: Mapping[str, int]) -> Iterator[Finding]:
+    """Each rank by itself; a host more than half of whose ranks are slow once, by the slowest of them."""
+    of_hosts: dict[str, list[Finding]] = defaultdict(list)
+    for finding in slow:
+        of_hosts[finding.host].append(finding)
+    for finding in slow:
+        alike, of_host = len(of_hosts[finding.host]), num_ranks.get(finding.host, 0)
+        if not finding.host or alike == 1 or 2 * alike <= of_host:
+            yield finding
+        elif finding is of_hosts[finding.host][0]:
+            many = f"{'all' if alike == of_host else alike} of its {of_host} ranks"
+            yield replace(
+                finding,
+                where=finding.host,
+                what=f"{many} are slow, the slowest is {finding.where}: {finding.what}",
+                brief=f"{many} up to {finding.brief}",
+            )
 
 
 def _gathered(reading: Reading) -> Iterator[tuple[str, str, Work, _Evidence]]:

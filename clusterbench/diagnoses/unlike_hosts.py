@@ -34,9 +34,9 @@ class UnlikeHosts(Diagnosis):
     What it looks for
     -----------------
     Differences in what each host said of itself before the run: GPUs, driver, NCCL, torch, clusterbench, Python,
-    kernel, CPU, memory (by more than 1.5 %), InfiniBand ports with rate and state, network cards, the MTU of the
-    interface that carries the run, NCCL's and other recorded variables, and clocks that are more than a second apart.
-    What a host did not say is not compared.
+    kernel, CPU, memory of hosts and of GPUs of one model (by more than 1.5 %), InfiniBand ports with rate and state,
+    network cards, the MTU of the interface that carries the run, NCCL's and other recorded variables, and clocks that
+    are more than a second apart. What a host did not say is not compared.
 
     Why it matters
     --------------
@@ -110,7 +110,7 @@ def differences(environment: Mapping[str, Any]) -> list[Difference]:
     compared = [
         _compared(what, known, "note" if what in _NOTES else "warning") for what, known in traits(environment).items()
     ]
-    return [*filter(None, compared), *_memory(hosts), *_clocks(hosts)]
+    return [*filter(None, compared), *_gpu_memory(hosts), *_memory(hosts), *_clocks(hosts)]
 
 
 def traits(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -279,6 +279,24 @@ def _memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
         words = ", ".join(f"{_gib(sizes[name])} on {name}" for name in odd[:_NAMED])
         more = f" and less alike on {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
         yield Difference(f"the memory is {words}{more}, and {_gib(usual)} on most hosts", tuple(odd))
+
+
+def _gpu_memory(hosts: Mapping[str, Host]) -> Iterator[Difference]:
+    """GPUs with less or more memory than most of their model have, also beside others of one host."""
+    of_model: dict[str, dict[tuple[str, str], float]] = {}
+    for host, described in hosts.items():
+        for gpu in mappings(mapping(described).get("gpus")):
+            if _is_number(gpu.get("memory_bytes")):
+                place = host, str(gpu.get("index"))
+                of_model.setdefault(str(gpu.get("name")), {})[place] = gpu["memory_bytes"]
+    for model, sizes in of_model.items():
+        usual = sorted(sizes.values())[len(sizes) // 2]
+        odd = [place for place, size in sizes.items() if abs(size - usual) > MEMORY_TOLERANCE * usual]
+        if odd:
+            gpus = few([f"{_gib(sizes[host, index])} on GPU {index} of {host}" for host, index in odd], _NAMED)
+            on_most = f"{_gib(usual)} on " + ("most" if 2 * len(odd) < len(sizes) else "others")
+            sentence = f"the memory of {model} is {gpus}, and {on_most} of them"
+            yield Difference(sentence, tuple(dict.fromkeys(host for host, _ in odd)))
 
 
 def _alike(sizes: Mapping[str, float]) -> list[list[str]]:

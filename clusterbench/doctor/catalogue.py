@@ -120,6 +120,7 @@ IN_LOGS: dict[int, tuple[str, ...]] = {
     1: ("without_gpu_direct",),
     13: ("weak_copy",),
     20: ("page_retirement", "unrepairable_memory"),
+    26: ("gpu_spins",),
     28: ("slow_rank",),
     31: ("gpu_lost", "missing_copy"),
     32: ("nvlink_inactive", "nvlink_pairs"),

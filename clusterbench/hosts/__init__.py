@@ -19,6 +19,7 @@ from typing import Any, Literal
 from clusterbench.cases import Reading
 from clusterbench.cluster import is_same_host
 from clusterbench.diagnoses import Answer, Finding, diagnoses, in_words
+from clusterbench.measured.disturbed import DISTURBED, UNDISTURBED
 from clusterbench.run_folder import (
     ABSENT_HOSTS,
     HOSTS_WITHOUT_LINK,
@@ -51,12 +52,16 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Host:
-    """A host with what is known of it; ``takes`` is what would judge one that is not judged."""
+    """A host with what is known of it; ``takes`` is what would judge one that is not judged.
+
+    ``num_against`` is how many of the evidence, which are its first, speak against it.
+    """
 
     name: str
     judged: Judged
     evidence: tuple[Evidence, ...]
     takes: tuple[str, ...] = ()
+    num_against: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,20 +115,33 @@ def judge_hosts(reading: Reading, answers: Mapping[str, Answer]) -> Hosts | None
     )
 
 
+def lost_hosts(reading: Reading) -> dict[str, Evidence]:
+    """The hosts that are bad as they, or their links, were lost and have not come back, each with how it was first."""
+    if not reading.ran_here:
+        return {}
+    run, lost = _Run.of(reading), dict[str, Evidence]()
+    for said in (*_of_outcomes(run), *_of_notes(run)):
+        for host in said.hosts if not said.takes else ():
+            lost.setdefault(run.known_as(host), said.evidence)
+    return lost
+
+
 def _judged(run: _Run, host: str, said: Sequence[_Said], answers: Mapping[str, Answer]) -> Host:
-    against = tuple(_first_of_each_kind(each.evidence for each in said))
+    worst_first = sorted(said, key=lambda each: bool(each.takes))  # what is certain before what may be another host's
+    against = tuple(_first_of_each_kind(each.evidence for each in worst_first))
     if any(not each.takes for each in said):
-        return Host(host, "bad", against)
-    compared, lacking = _compared(host, answers, {each.evidence.kind for each in said})
+        return Host(host, "bad", against, num_against=len(against))
+    takes = UNDISTURBED if run.has_void_figures else "a case on all ranks of this host and of others"
+    compared, lacking = _compared(host, answers, {each.evidence.kind for each in said}, takes)
     ended_well = run.ended_well[host]
     if not ended_well:
         lacking.append("a case that ends well on this host")
     elif not compared and not lacking:
         lacking.append("more ranks, and matmul and link_matrix in the suite")
     count = (Evidence("cases", f"{ended_well:,} of {run.num_ended_well:,} cases that ended well ran here"),)
-    takes = tuple(dict.fromkeys((*islice(dict.fromkeys(each.takes for each in said), _MOST_SAID), *lacking)))
+    all_takes = tuple(dict.fromkeys((*islice(dict.fromkeys(each.takes for each in said), _MOST_SAID), *lacking)))
     evidence = (*against, *run.remarks(host), *compared, *(count if ended_well else ()))
-    return Host(host, "not judged" if takes else "good", evidence, takes)
+    return Host(host, "not judged" if all_takes else "good", evidence, all_takes, len(against))
 
 
 def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
@@ -137,8 +155,10 @@ def _first_of_each_kind(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
             yield Evidence(kind, f"and {len(of_kind) - _MOST_SAID:,} more of this kind")
 
 
-def _compared(host: str, answers: Mapping[str, Answer], against: Container[str]) -> tuple[list[Evidence], list[str]]:
-    """In what a host was held against others and is in order, and what it takes where that could not be.
+def _compared(
+    host: str, answers: Mapping[str, Answer], against: Container[str], takes: str
+) -> tuple[list[Evidence], list[str]]:
+    """In what a host was held against others and is in order, and what it ``takes`` where that could not be.
 
     Diagnoses that found something ``against`` it did compare it.
     """
@@ -153,9 +173,7 @@ def _compared(host: str, answers: Mapping[str, Answer], against: Container[str])
         if name in against:
             continue
         of_host = [part for part in answer.not_judged if not part.hosts or host in part.hosts]
-        lacking += [part.sentence for part in of_host] or [
-            f"{in_words(name).lower()}: a case on all ranks of this host and of others"
-        ]
+        lacking += [part.sentence for part in of_host] or [f"{in_words(name).lower()}: {takes}"]
     return good, lacking
 
 
@@ -218,6 +236,11 @@ class _Run:
         """In how many outcomes each host was lost."""
         outcomes = [outcome for history in self.reading.histories for outcome in history.outcomes]
         return Counter(self.known_as(name) for outcome in outcomes for name in outcome.lost_hosts)
+
+    @cached_property
+    def has_void_figures(self) -> bool:
+        """Whether what some part of the machine did while cases ran left these without a figure."""
+        return any(row.value is None and row.basis.startswith(DISTURBED) for row in self.reading.rows)
 
     def has_returned(self, host: str) -> bool:
         """Whether it took part again after the last time that it was lost."""

@@ -101,9 +101,10 @@ def accepted_in_words(hosts: Hosts | None) -> str:
 
 def _why(host: Host) -> str:
     """What speaks against it, what it would take to judge it, or in what it is in order."""
+    said = [f"{each.kind.replace('_', ' ')}: {each.sentence}" for each in host.evidence]
     if host.judged == "not judged":
-        return "to be judged: " + few([*host.takes], _MOST_REASONS)
-    return few([f"{each.kind.replace('_', ' ')}: {each.sentence}" for each in host.evidence], _MOST_REASONS)
+        return "; ".join([*said[: min(host.num_against, 1)], "to be judged: " + few([*host.takes], _MOST_REASONS)])
+    return few(said, _MOST_REASONS)
 
 
 def _shown(name: str) -> str:

@@ -10,6 +10,8 @@ from clusterbench.types import PROOF_TIME, VOID, Metric, Observation
 from clusterbench.words import few
 
 DISTURBED = f"{VOID}while it ran"
+UNDISTURBED = "the run again without what made figures void"
+"""What it takes to judge by figures that are void."""
 """Begins the basis of such a figure."""
 
 HELD_BACK = {

@@ -37,6 +37,7 @@ from clusterbench.report.template import css, template
 from clusterbench.run_folder import RunFolder
 from clusterbench.types import SEVERITIES
 from clusterbench.verdict import Verdict, verdict
+from clusterbench.verdict.measured import ENDS
 from clusterbench.words import few, plural, sections
 
 __all__ = ["Report", "Verdict", "render_report"]
@@ -48,6 +49,7 @@ _MOST_SUSPECTS = 20  # hosts that stand on the page at once; the others unfold
 _MOST_ANSWERS = 6  # sentences of charts above the first of them
 _FEW_BENCHMARKS = 3  # that one chart may speak for
 _MOST_NAMED = 6
+_MOST_LEFT_OUT = 3
 _MOST_FILES = 2  # of an import, beside its source
 _MOST_SOURCES = 4  # runs below a figure that leaves its page
 _HALF = 456  # points: a wider figure has letters too small to read in half the page; page.css: .figures
@@ -323,7 +325,9 @@ def _answers(reading: Reading, figures: Sequence[Mapping[str, Any]]) -> tuple[tu
             rests_on |= figure["cases"] & measured if figure["rests_on_times"] else set()
             answered |= drawn
     if said:
-        return (*_tally(reading, len(said)), *(line for answer in said for line in answer.splitlines())), rests_on
+        lines = (line for answer in said for line in answer.splitlines())
+        tally = tuple(_tally(reading, len(said)))
+        return (*tally, *lines, *_without_figure(reading, bool(tally))), rests_on
     planned = len(reading.histories)
     if not measured:
         return (f"Nothing was measured that could answer this: none of {plural(planned, 'case')} has a figure.",), set()
@@ -354,6 +358,22 @@ def _tally(reading: Reading, num_answers: int) -> Iterator[str]:
     words = [f"{len(ends) - len(others)} of {plural(len(ends), 'benchmark')} have figures"]
     words += [f"{end}: {few(names, _MOST_NAMED)}" for end, names in by_end.items()]
     yield f"{'; '.join(words)}."
+
+
+def _without_figure(reading: Reading, is_tallied: bool) -> Iterator[str]:
+    """What an answer leaves out though it was asked: a layout that is not named looks as if it were no better.
+
+    Where it is tallied how benchmarks ended, those without any figure are named already.
+    """
+    by_end: dict[str, list[str]] = {}
+    have_figures = {history.case.benchmark for history in reading.histories if history.pooled is not None}
+    for history in reading.histories if reading.ran_here else ():
+        is_named = is_tallied and history.case.benchmark not in have_figures
+        if history.pooled is None and history.faults and not is_named:
+            by_end.setdefault(ENDS.get(history.status, history.status), []).append(history.case.id)
+    if by_end:
+        ends = "; ".join(f"{few(ids, _MOST_LEFT_OUT)} ({end})" for end, ids in by_end.items())
+        yield f"Left out, without a figure: {ends}."
 
 
 def _unsteady(reading: Reading, rests_on: set[str]) -> str:

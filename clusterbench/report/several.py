@@ -9,12 +9,13 @@ from pathlib import Path
 from clusterbench.cases import Reading
 from clusterbench.compare import compare_readings
 from clusterbench.compare.text import notes, rows, summary
-from clusterbench.derive import OWN_RATES, AskedRates, read_single, reading_of, write_rows
+from clusterbench.derive import OWN_RATES, AskedRates, SingleRun, read_single, reading_of, write_rows
 from clusterbench.derive.several_runs import as_one, names_of
 from clusterbench.diagnoses import examine
 from clusterbench.errors import DiskError, SuiteError
 from clusterbench.garbage import uncollected
 from clusterbench.report import Compared, Report, caution, circumstances, figures_of, headline_of, markdown, page
+from clusterbench.report.headline import Headline
 from clusterbench.report.prices import prices_text
 from clusterbench.run_folder import RunFolder
 from clusterbench.verdict import verdict
@@ -52,7 +53,7 @@ def render_together(
     single = dict(zip(names_of(parts), map(reading_of, parts), strict=True))
     compared = list(_compared(single))
     figures = figures_of(reading)
-    headline = replace(headline_of(reading, figures), caution=_cautions(single))
+    headline = replace(_headline(parts, headline_of(reading, figures)), caution=_cautions(single))
     about = [*map(_about, single.values())]
     written = folder.write("index.html", page(reading, answers, judged, headline, figures, about, compared))
     write_rows(folder, reading.rows)
@@ -60,6 +61,22 @@ def render_together(
     told = replace(headline, answers=(*(f"{pair.title}: {pair.summary[0]}" for pair in compared), *headline.answers))
     said = markdown(reading, answers, judged, told, about)
     return Report(written, judged, told, prices=prices_text(reading), markdown=said)
+
+
+def _headline(parts: Sequence[SingleRun], together: Headline) -> Headline:
+    """Of runs of several suites what each suite's own say: charts of all together answer one question at most."""
+    by_suite: dict[str, list[SingleRun]] = {}
+    for part in parts:
+        by_suite.setdefault(part.plan.suite, []).append(part)
+    if len(by_suite) == 1:
+        return together
+    readings = {suite: reading_of(own[0]) if len(own) == 1 else as_one(own) for suite, own in by_suite.items()}
+    said = {suite: headline_of(own, figures_of(own)) for suite, own in readings.items()}
+    return replace(
+        together,
+        answers=tuple(f"{suite}: {answer}" for suite, own in said.items() for answer in own.answers),
+        unsteady=" ".join(f"{suite}: {own.unsteady}" for suite, own in said.items() if own.unsteady),
+    )
 
 
 def _cautions(readings: Mapping[str, Reading]) -> str:

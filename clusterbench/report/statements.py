@@ -9,6 +9,8 @@ from clusterbench.cases.steadiness import cores_of
 from clusterbench.expected.fits import NOT_SEEN
 from clusterbench.words import plural
 
+_OVER_NETWORK = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "link_matrix", "perftest")
+
 
 def can_say(reading: Reading) -> list[str]:
     """Statements the figures support."""
@@ -67,6 +69,19 @@ def _proven(reading: Reading) -> set[str]:
     return {row.case for row in rows if row.value is not None} - reading.unproven.keys()
 
 
+def _network_without_floor(reading: Reading) -> bool:
+    """Whether bytes were timed between hosts, and no such figure was held against a bound."""
+    between = [
+        history.case
+        for history in reading.histories
+        if history.case.num_nodes > 1
+        and history.case.benchmark in _OVER_NETWORK
+        and history.case.point.get("axis") != "tp"
+        and history.pooled is not None
+    ]
+    return bool(between) and not any(floor.bound is not None for case in between for floor in case.floors)
+
+
 def _cannot(reading: Reading) -> Iterator[str]:
     cluster = reading.plan.cluster
     yield from (f"What steps should have taken: {why}." for why in reading.prices.unused)
@@ -106,6 +121,12 @@ def _cannot(reading: Reading) -> Iterator[str]:
         yield "That each result was right: whatever the source proved is not in its figures."
     elif cluster.num_nodes == 1:
         yield "Links between nodes: everything ran on one."
+    elif cluster.device == "cuda" and _network_without_floor(reading):
+        yield (
+            "Whether the network between hosts is as fast as it should be: its links were compared with each other, "
+            "and no figure is at hand that they must reach. Write one under at_least of what runs over several hosts "
+            "(busbw: 300 GB/s), or name a baseline."
+        )
     if reading.is_imported:
         if all(len(history.observations) < 2 for history in reading.histories):
             yield "Whether a small difference would repeat: every case has one figure. Import several runs of the tool."

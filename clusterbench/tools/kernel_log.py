@@ -177,6 +177,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"Lustre.*(?:was lost|evicted by|Request sent has (?:timed out|failed)|operation \w+ to node .* failed)",
     ),
     ("storage", r"LNet(?:Error)?: .*Timed out tx|attempt to access beyond end of device"),
+    ("clock_unstable", r"Marking clocksource 'tsc(?:-early)?' as unstable|\bTSC found unstable after boot"),
     ("file_max", r"VFS: file-max limit \d+ reached"),
 )
 _NUMBERED = ("xid", "sxid", "sxid_data")
@@ -217,6 +218,7 @@ _WORDS = (
         "DMAR",
         "AMD-Vi",
         "transmit timeout",
+        "unstable",
     ),
 )
 """One of these stands in every line that :data:`_PATTERNS` match: most lines hold none, and are passed over quickly."""

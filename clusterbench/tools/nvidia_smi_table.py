@@ -21,6 +21,7 @@ _SECOND = re.compile(
     r"\| *(?P<fan>\S+) +(?P<temperature>\S+) +(?P<performance>\S+) +(?P<power>\S+) */ *\S+ *\|"
     r" *(?P<memory>\S+) */ *\S+ *\| *(?P<utilization>\S+) +(?P<compute_mode>\S.*?) *\|"
 )
+_PROCESS = re.compile(r"\| +(?P<gpu>\d+) +(?:\S+ +\S+ +)?(?P<pid>\d+) +[CGM+]+ +(?P<name>\S.*?) +(?:\d+MiB|N/A) *\|")
 _MIG = re.compile(r"\| +\| +\| *(Enabled|Disabled)\*? *\|")
 _FAILURES = {
     "Driver/library version mismatch": "mismatch",
@@ -50,6 +51,10 @@ class TableGpu:
         ``default``, ``prohibited``, ``exclusive process`` or ``exclusive thread``.
     unanswered
         The columns in which it answered ``ERR!``.
+    memory_used_bytes
+        With what the driver keeps for itself, some MiB.
+    busy
+        The share of the last second or less in which a kernel ran; None where it is cut by MIG, or does not say.
     """
 
     number: int
@@ -61,6 +66,8 @@ class TableGpu:
     compute_mode: str | None
     mig: bool | None
     unanswered: tuple[str, ...]
+    memory_used_bytes: int | None = None
+    busy: float | None = None
 
 
 def is_table(text: str) -> bool:
@@ -118,4 +125,12 @@ def _gpu(said: Mapping[str, str], below: Sequence[str]) -> TableGpu:
         compute_mode=None if mode == _ERROR else _COMPUTE_MODES.get(mode, mode.lower()),
         mig=None if mig is None else mig[1] == "Enabled",
         unanswered=tuple(column for column, value in said.items() if _ERROR in value),
+        memory_used_bytes=int(said["memory"][:-3]) * 2**20 if re.fullmatch(r"\d+MiB", said["memory"]) else None,
+        busy=int(said["utilization"][:-1]) / 100 if re.fullmatch(r"\d+%", said["utilization"]) else None,
     )
+
+
+def processes(text: str) -> list[tuple[int, str]]:
+    """GPU and ``python (pid 4711)`` of each process below a table; in a container none is listed."""
+    found = (_PROCESS.match(line) for line in text.splitlines())
+    return [(int(line["gpu"]), f"{line['name']} (pid {line['pid']})") for line in found if line]

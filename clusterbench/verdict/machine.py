@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterbench.cases import Reading
 from clusterbench.diagnoses import Answer, Finding, NotJudged, diagnoses, in_words
+from clusterbench.hosts import lost_hosts
 from clusterbench.verdict.statement import MOST_NAMED, Statement
 from clusterbench.words import few
 
 
 def machine_statement(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
     own = {name: answer for name, answer in answers.items() if diagnoses()[name].subject == "machine"}
-    suspects = [title for name, answer in own.items() for title in _titles(name, answer.findings)]
+    lost = [f"{said.kind.capitalize()}: {host}, {said.sentence}" for host, said in lost_hosts(reading).items()]
+    suspects = lost + [title for name, answer in own.items() for title in _titles(name, answer.findings)]
     healthy = [sentence for answer in own.values() for sentence in answer.healthy]
     unjudged = [part for answer in own.values() for part in answer.not_judged]
     not_judged, brief = [part.sentence for part in unjudged], _by_what_it_takes(unjudged)

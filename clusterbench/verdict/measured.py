@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterbench.cases import Reading
 from clusterbench.cases.steadiness import TOO_FEW
-from clusterbench.diagnoses import Answer, diagnoses
+from clusterbench.diagnoses import Answer, diagnoses, in_words
 from clusterbench.diagnoses.unstable import cores_shared
 from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.run_folder.attempts import FAULTS, NOT_RUN, History
 from clusterbench.verdict.statement import ALWAYS_FAILS, MOST_NAMED, WRONG, Statement, Tone
 from clusterbench.words import few, plural
 
-_ENDS = {"out_of_memory": "out of memory", "timeout": "timed out", NOT_RUN: "not run yet"}
+ENDS = {"out_of_memory": "out of memory", "timeout": "timed out", NOT_RUN: "not run yet"}
 
 
 def measured_statement(reading: Reading, answers: Mapping[str, Answer]) -> Statement:
@@ -84,7 +84,7 @@ def _void(answers: Mapping[str, Answer]) -> Iterator[str]:
         errors = [finding for finding in answer.findings if finding.severity == "error"]
         if errors and diagnoses()[name].subject == "cases" and name != "failed_case":
             more = f" and {len(errors) - 1:,} more" * (len(errors) > 1)
-            yield f"{name}: {errors[0].where}: {errors[0].what}{more}"
+            yield f"{in_words(name)}: {errors[0].where}: {errors[0].what}{more}"
 
 
 def _disturbed(reading: Reading) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _disturbed(reading: Reading) -> Iterator[str]:
 
 
 def _missing(faults: Mapping[str, int], waiting: int, partly: int, problems: int) -> list[str]:
-    missing = [f"{count:,} {_ENDS.get(status, status)}" for status, count in faults.items()]
+    missing = [f"{count:,} {ENDS.get(status, status)}" for status, count in faults.items()]
     if waiting:
         missing.append(f"{waiting:,} not run yet ('clusterbench run --resume' goes on with them)")
     if partly:
@@ -107,7 +107,7 @@ def _missing(faults: Mapping[str, int], waiting: int, partly: int, problems: int
 
 def _as_expected(histories: Iterable[History]) -> Iterator[str]:
     ends = Counter(history.status for history in histories if history.status in history.case.expected_outcomes)
-    yield from (f"{count:,} {_ENDS.get(status, status)} as expected" for status, count in ends.items())
+    yield from (f"{count:,} {ENDS.get(status, status)} as expected" for status, count in ends.items())
 
 
 def _crashed_in_the_source(histories: Sequence[History]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from clusterbench.charts.product_rates import ProductRates, Products
@@ -58,6 +59,15 @@ def test_where_ranks_share_cores_one_alone_is_so_many_times_as_fast() -> None:
     assert ProductRates().answer(shared).endswith("One rank alone is up to 3.5 times as fast (float32).")
     alike = selected([product("float32", 1, 70e9), product("float32", 4, 69.9e9)])
     assert ProductRates().answer(alike) == "Matrix products reach, on each of 4 ranks at once: float32 69.9 GFLOP/s."
+
+
+def test_that_ranks_share_cores_stands_beside_what_each_reaches_at_once() -> None:
+    """'on each of 4 ranks at once' was said of 4 ranks that took turns on 2 cores."""
+    read = replace(of_rows([product("float32", 4, 15e9)]), environment={"hosts": {"laptop": {"num_cores": 2}}})
+    answer = ProductRates().answer(ProductRates().select(read) or [])
+    assert answer == "Matrix products reach, on each of 4 ranks at once, which share 2 cores: float32 15.0 GFLOP/s."
+    enough = replace(read, environment={"hosts": {"laptop": {"num_cores": 4}}})
+    assert "share" not in ProductRates().answer(ProductRates().select(enough) or [])
 
 
 def test_what_a_burst_reaches_beyond_is_said() -> None:

@@ -158,7 +158,7 @@ def test_a_case_with_figures_that_cannot_be_is_wrong_however_fast_it_is(tmp_path
     assert (comparing.exit_code, comparing.broken) == (1, ("planted/1n4/b",))
     assert verdicts(comparing) == {"a": "same"}
     (said,) = comparing.ended_otherwise
-    assert said.startswith("planted/1n4/b: ok, then wrong (beyond_bound: tokens per s 29")
+    assert said.startswith("planted/1n4/b: ok, then wrong (beyond bound: tokens per s 29")
     # What is slower than a wrong result is no regression, and what is wrong in both is said.
     back = compare_runs(wrong, right)
     assert (back.exit_code, verdicts(back)) == (0, {"a": "same"})
@@ -770,6 +770,16 @@ def test_the_first_lines_say_what_is_undecided_and_what_would_decide_it(tmp_path
     assert whole.startswith("The run as a whole, its typical case: ")
     assert undecided.startswith("Undecided: 2 figures. ")
     assert runs == f"base: {base}; new: {new}"
+
+
+def test_that_the_typical_case_is_the_same_does_not_stand_against_the_cases_that_are_worse(tmp_path: Path) -> None:
+    """Of a run with 11 cases worse by 8 % it read 'The run as a whole, its typical case: +0.0%, same.'"""
+    usual = dict.fromkeys("abcdefg", 0.01)
+    base = run_of(tmp_path / "base", usual, repeats=10, cv=0.005)
+    new = run_of(tmp_path / "new", {**usual, "a": 0.013, "b": 0.012}, repeats=10, cv=0.005)
+    verdict, whole, *_ = summary(compare_runs(base, new))
+    assert verdict.startswith("REGRESSION (margin 5.0%): 2 worse, ")
+    assert whole.endswith(", same: that is the median of 7 changes, of which 2 are worse.")
 
 
 def test_as_many_repeats_as_the_first_lines_ask_for_decide(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_left_out_layers_micro_batches_recomputation_and_experts_are_found_by_th
     assert done.returncode == 1, done.stderr
     found = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))["measured"]["wrong"]
     again = "train_step/1n2/dp2-global_batch_size=8-recompute=full, rank 0"
-    assert f"flops_mismatch: {again}: FLOPs of products in backward: -12.2 % against the formula" in found
+    assert f"Flops mismatch: {again}: FLOPs of products in backward: -12.2 % against the formula" in found
     with (tmp_path / "run" / "rows.csv").open(encoding="utf-8") as table:
         rows = [row for row in csv.DictReader(table) if row["metric"] == "model_flops_per_s_per_rank"]
     bases = [row["basis"] for row in rows if row["flops_convention"] == "palm"]

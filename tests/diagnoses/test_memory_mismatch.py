@@ -89,7 +89,7 @@ def test_states_gradients_recomputation_and_micro_batches_are_found_by_the_comma
     ]
     done = command_line(tmp_path, ["run", "--out", str(tmp_path / "run")], cases, ("float32",))
     assert done.returncode == 1, done.stderr
-    assert "memory_mismatch: train_step/1n2/dp2+zero1, rank 0: optimizer state: +100 %" in done.stderr
+    assert "Memory mismatch: train_step/1n2/dp2+zero1, rank 0: optimizer state: +100 %" in done.stderr
     with (tmp_path / "run" / "rows.csv").open(encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
     bases = {(row["case"].split("/")[-1], row["category"]): row["basis"] for row in rows if row["metric"] == DEVIATION}

@@ -18,7 +18,18 @@ def test_a_host_whose_files_take_longer_is_named_with_its_folder():
     (found,) = answer(USUAL, USUAL, (0.52, 0.50, 0.55), USUAL).findings
     assert (found.where, found.host, found.severity) == ("/scratch on n3", "n3", "warning")
     assert found.what == "takes 0.52 s for its files, 5.2 times as long as the median host (0.1 s)"
-    assert found.evidence.endswith("its best iteration took 0.5 s")
+    assert found.evidence == "planted/1n4/write: its best iteration took 0.5 s"
+
+
+def test_the_time_stands_with_the_case_that_it_is_of():
+    """Six cases were named, and then 'its best iteration took 0.101 s'."""
+    write, read, look_up = (case(name, 4, num_nodes=4, benchmark="file_io") for name in ("write", "read", "stat"))
+    records = [
+        (outcome(of), observation(of, [(s, s), (s, s), (slow * s, slow * s), (s, s)], hosts=("n1", "n2", "n3", "n4")))
+        for of, s, slow in ((write, 1.0, 3.0), (read, 0.1, 5.0), (look_up, 0.01, 4.0))
+    ]
+    (found,) = SlowDisk().answer(reading(*records, cases=[write, read, look_up])).findings
+    assert found.evidence == f"{read.id}: its best iteration took 0.5 s; slow in {write.id}, {look_up.id} as well"
 
 
 def test_a_host_is_as_slow_as_its_slowest_rank():

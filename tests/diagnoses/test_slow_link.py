@@ -165,7 +165,7 @@ def test_one_slow_link_of_any_number_is_named(count: int) -> None:
 
 def test_two_nodes_are_not_judged_and_it_says_what_that_would_take() -> None:
     (part,) = answered(links(of_unit("n1"), NODES[:2])).not_judged
-    assert part.sentence == ("links between n1, n2 (one link has no peer to be held against; it takes a third unit)")
+    assert part.sentence == ("links between n1, n2 (one link has no peer to be held against; it takes a third host)")
 
 
 def test_three_gpus_of_a_host_are_not_judged_as_two_may_be_joined_by_a_bridge() -> None:
@@ -188,6 +188,18 @@ def test_of_links_that_are_alike_it_says_what_would_have_shown() -> None:
         "links between n1, n2, n3, n4 and 4 more are alike (9.9 GB/s to 10.1 GB/s; one that carries 10 % less would "
         "have shown)",
     )
+
+
+def test_links_that_two_cases_measured_are_told_with_their_case() -> None:
+    """'links inside gpu-01 are alike' stood twice, with other figures: of copies, and of messages."""
+    rows = links(names=("n1:0", "n1:1", "n1:2", "n1:3", "n1:4"))
+    again = [
+        row(case("copies"), "copy_bandwidth", 2e9, unit="B/s", hosts="n1", detail={**of.detail, "category": "peer"})
+        for of in rows
+    ]
+    first, second = (said.partition(" (")[0] for said in answered([*rows, *again]).healthy)
+    assert first == f"links inside n1 are alike in {rows[0].case}"
+    assert second == "links inside n1 are alike in planted/1n4/copies"
 
 
 def test_two_nodes_that_are_part_of_a_larger_matrix_are_judged_in_that() -> None:

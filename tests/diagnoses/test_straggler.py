@@ -180,6 +180,33 @@ def test_iterations_that_are_busy_for_a_while_are_no_slow_rank() -> None:
     assert answer(seconds).findings == ()
 
 
+def on_four_hosts(slow: Sequence[float]) -> Answer:
+    """Eight ranks on each host; those of the third are so many times slower, each in its own way."""
+    one = case("a", 32, benchmark="matmul", num_nodes=4)
+    draw = random.Random(1)
+    factors = [1.0] * 16 + [*slow] + [1.0] * 8
+    seconds = [[0.01 * factor * math.exp(draw.gauss(0, 0.01)) for _ in range(20)] for factor in factors]
+    seen = observation(one, seconds, hosts=("n0", "n1", "n2", "n3"))
+    return Straggler().answer(reading((outcome(one), seen), cases=[one]))
+
+
+def test_a_host_whose_ranks_are_all_slower_is_named_once_as_a_whole() -> None:
+    """A host on which every rank took 12 % longer was six stragglers, in an order of chance."""
+    answered = on_four_hosts([1.12, 1.13, 1.15, 1.12, 1.13, 1.12, 1.14, 1.12])
+    (finding,) = answered.findings
+    assert (finding.host, finding.title) == ("n2", "n2, all of its 8 ranks up to 14 % slower")
+    assert (
+        finding.what
+        == "all of its 8 ranks are slow, the slowest is rank 18 on n2: 14 % slower than the other ranks in matmul"
+    )
+    assert finding.evidence == "between 13 and 16 % longer over 20 iterations of planted/1n32/a"
+    assert set(answered.good_hosts) == {"n0", "n1", "n3"}
+
+
+def test_half_of_a_hosts_ranks_are_named_each() -> None:
+    assert len(on_four_hosts([1.15] * 4 + [1.0] * 4).findings) == 4
+
+
 def test_what_all_ranks_share_is_no_difference() -> None:
     together = [1.0] * 10 + [1.8] * 10 + [1.2] * 10
     seconds = [
@@ -409,7 +436,8 @@ def test_a_node_whose_steps_take_longer_is_named_though_its_ranks_compute_as_fas
 
 
 def test_a_node_whose_ranks_compute_longer_is_named_by_them() -> None:
-    assert {finding.where for finding in of_nodes(1.3, own=1.6).findings} == {"rank 6 on n3", "rank 7 on n3"}
+    (finding,) = of_nodes(1.3, own=1.6).findings
+    assert (finding.where, "the slowest is rank " in finding.what) == ("n3", True)
 
 
 def kinds_of_work(seed: int) -> Answer:

@@ -27,6 +27,22 @@ def test_what_holds_a_gpu_back_is_an_error(reason: str) -> None:
     assert [finding.severity for finding in findings({reason: 0.1})] == ["error"]
 
 
+def test_heat_that_hardware_and_driver_tell_of_is_one_finding() -> None:
+    """A GPU that was hot had '2 errors', of the same words."""
+    (finding,) = findings({"hw_thermal": 0.4, "sw_thermal": 0.8})
+    assert finding.what == "clocks were lowered (hw thermal, sw thermal); figures of 1 case are void"
+    assert finding.evidence.endswith("in 80 % of the samples")
+
+
+def test_a_gpu_that_was_hot_is_not_among_those_whose_clocks_are_in_order() -> None:
+    """Beside a hot GPU of 32 it read 'clocks of 32 GPUs were not lowered by heat or a fault'."""
+    one = case("a")
+    gpus = {f"GPU-{n}": {"index": n, "throttle_reasons": {"hw_thermal": 0.4} if n == 2 else {}} for n in range(4)}
+    records = (outcome(one), observation(one, telemetry={"n1": gpus}))
+    answer = Throttling().answer(reading(records, cases=[one]))
+    assert answer.healthy == ("clocks of 3 GPUs were not lowered by heat or a fault",)
+
+
 def test_a_reason_that_is_new_is_a_warning() -> None:
     assert [finding.severity for finding in findings({"reason_0x8000": 0.1})] == ["warning"]
 
@@ -49,6 +65,20 @@ def test_the_power_limit_says_what_it_cost_once_for_a_host() -> None:
         "in 1 of 1 cases; most in planted/1n4/a, in 50 % of the samples; GPU 1 ran at 1.40 GHz while it was busy, the "
         "lowest mean of a case and 30 % below its highest, 2.00 GHz"
     )
+
+
+def test_the_power_limit_of_hosts_that_are_alike_is_one_note() -> None:
+    """Of 4 hosts it stood in four lines, of 64 it would have in 64."""
+    one = case("a")
+    lowered = {"throttle_reasons": {"sw_power_cap": 0.5}}
+    telemetry = {
+        host: {f"GPU-{host}": {"index": 3, "mean_busy_sm_clock_hz": clock_hz, **lowered}}
+        for host, clock_hz in (("n1", 1.7e9), ("n2", 1.5e9))
+    }
+    (finding,) = Throttling().findings(reading((outcome(one), observation(one, telemetry=telemetry)), cases=[one]))
+    assert (finding.where, finding.severity, finding.host) == ("2 GPUs on 2 hosts (n1, n2)", "note", "")
+    assert finding.among == ("n1", "n2")
+    assert finding.evidence.endswith("; its clock while it was busy was 1.50 GHz, the lowest mean of a case")
 
 
 def test_idle_and_set_clocks_are_silent() -> None:

@@ -65,7 +65,7 @@ def test_a_report_of_bytes_that_differ_ends_with_1_and_strikes_them_out(tmp_path
     (run / "observations.jsonl").write_text("\n".join(lines) + "\n")
     done = CliRunner().invoke(main, ["report", str(run)])
     assert done.exit_code == 1
-    assert "wrong: traffic_mismatch: train_step/1n2/tp2, axis tp, rank 1: counted -50.0 % against" in done.stderr
+    assert "wrong: Traffic mismatch: train_step/1n2/tp2, axis tp, rank 1: counted -50.0 % against" in done.stderr
     (row,) = [
         line
         for line in (run / "rows.csv").read_text().splitlines()

@@ -118,6 +118,23 @@ def test_where_no_size_of_memory_is_that_of_most_hosts_all_are_named(gib: tuple[
     assert (difference.sentence, {*difference.hosts}) == (sentence, {*sizes})
 
 
+def _with_memory(*sizes_gib: float) -> list[dict[str, Any]]:
+    return [
+        {**HOST["gpus"][0], "index": index, "memory_bytes": int(gib * 2**30)} for index, gib in enumerate(sizes_gib)
+    ]
+
+
+def test_a_gpu_with_less_memory_than_others_of_its_model_is_named_also_on_a_host_alone() -> None:
+    """One of 32 GPUs with half of the memory was '4 hosts are alike in what they say of themselves'."""
+    odd, usual = {"gpus": _with_memory(80, 80, 40, 79.9)}, {"gpus": _with_memory(80, 80, 80, 80)}
+    sentence = "the memory of NVIDIA H100 80GB HBM3 is 40 GiB on GPU 2 of cb3, and 80 GiB on most of them"
+    environment = hosts(**{**dict.fromkeys(("cb1", "cb2", "cb4"), usual), "cb3": odd})
+    assert said(environment) == [sentence]
+    assert [difference.hosts for difference in differences(environment)] == [("cb3",)]
+    assert said({"hosts": {"cb3": environment["hosts"]["cb3"]}}) == [sentence]
+    assert said(hosts(**dict.fromkeys(("cb1", "cb2", "cb3", "cb4"), usual))) == []
+
+
 def test_what_workers_loaded_counts_more_than_what_is_installed() -> None:
     environment = hosts()
     environment["loaded"] = {name: {"nccl": "2.28.9"} for name in environment["hosts"]}

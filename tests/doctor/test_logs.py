@@ -1106,6 +1106,37 @@ def test_a_table_of_nvidia_smi_is_judged(examined, text, expected):
     assert examination.word == ("SUSPECT" if expected else "NOT JUDGED")
 
 
+IDLE = (
+    TABLE[: TABLE.index("|   1")]
+    .replace("      3 |", "      0 |")
+    .replace("E. Process", "  Default")
+    .replace("Enabled*", "Disabled")
+)
+
+
+def test_a_gpu_that_is_busy_with_the_memory_of_an_idle_one_spins(examined):
+    """A context of CUDA alone takes some hundred MiB; such a table was 'HEALTHY: in order: 4 checks'."""
+    examination, _ = examined(IDLE.replace("      0% ", "    100% "))
+    (found,) = examination.found
+    assert (found.name, found.severity) == ("gpu_spins", "warning")
+    assert found.what == "is busy though no process computes on it"
+    assert examined(IDLE.replace("      0% ", "    100% ").replace("  1MiB", "612MiB"))[0].found == ()
+    # without persistence mode nvidia-smi itself starts the driver, and is what is busy
+    assert examined(IDLE.replace("      0% ", "    100% ").replace(" On ", " Off"))[0].word != "SUSPECT"
+
+
+def test_memory_that_is_in_use_in_a_table_is_a_note_with_its_process(examined):
+    held = IDLE.replace("     1MiB", " 41512MiB")
+    process = "|    0   N/A  N/A           12345      C   python                                41500MiB |\n"
+    (found,) = examined(held + process)[0].found
+    assert (found.name, found.severity, found.where) == ("gpu_memory_held", "note", "GPU 0")
+    assert found.what == (
+        "memory was in use when this was printed, 40.5 GiB, by python (pid 12345): it should be free before a run of "
+        "your own"
+    )
+    assert "by no process that is listed" in examined(held)[0].found[0].what
+
+
 def test_gpus_that_differ_in_their_domain_alone_have_lines_of_their_own(examined):
     rows = [f"|   {gpu}  Tesla V100-PCIE-16GB  Off  | 0000{domain}:00:00.0 Off |                  Off |\n"
             "| N/A   30C    P0    37W / 250W |     11MiB / 16160MiB |      0%      Default |\n"

@@ -17,6 +17,7 @@ from clusterbench.cluster import Cluster
 from clusterbench.derive import read
 from clusterbench.diagnoses import examine
 from clusterbench.hosts import Host, Hosts, judge_hosts
+from clusterbench.measured.disturbed import DISTURBED
 from clusterbench.types import SAMPLES, Blame, Case, Observation, Outcome, Place, metric_key
 from tests.report.synthetic import case, observation, outcome, reading, row, write_run
 
@@ -107,6 +108,13 @@ def test_no_host_is_good_of_which_the_links_or_the_ranks_were_not_compared() -> 
     assert without_ranks["n0"].takes == (
         "ranks (no case lets ranks work without waiting for each other; it takes matmul or device_copy in the suite)",
     )
+
+
+def test_where_figures_are_void_it_takes_the_run_again_without_what_made_them_so() -> None:
+    """A hot GPU on one of four hosts voided all links between them: 'it takes a case on all ranks of this host'."""
+    void = [row._replace(value=None, basis=f"{DISTURBED} GPU 2 on n3: slowed down for heat") for row in links()]
+    found = judged(matmul(), rows=[*inside([f"n0:{gpu}" for gpu in range(4)]), *void])
+    assert found["n0"].takes == ("slow link: the run again without what made figures void",)
 
 
 def test_of_a_case_on_one_host_another_host_is_asked_for_and_no_bisection_which_is_refused() -> None:
@@ -316,6 +324,12 @@ def test_a_host_that_a_launcher_calls_by_an_address_may_be_any_of_them() -> None
     found = judged(matmul(), ended(blame="host", lost_hosts=("10.0.0.3",), host="10.0.0.3"))
     assert words(found) == {**NONE_JUDGED, "10.0.0.3": "bad"}
     assert found["n1"].evidence[0].sentence == "other/4n4/x: it broke; no host calls itself 10.0.0.3"
+
+
+def test_why_a_host_is_bad_stands_before_what_may_be_any_hosts() -> None:
+    """Of a host with a rank that was 30 % slower the first words were that a wrong result may be any host's."""
+    found = judged(matmul({2: 1.5}), ended("wrong", blame="program", **OF_RANK_2))
+    assert [evidence.kind for evidence in found["n2"].evidence] == ["straggler", "wrong result"]
 
 
 def test_of_very_many_failures_the_first_are_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,10 @@ def test_an_acceptance_says_of_each_host_whether_it_is_accepted_and_why() -> Non
         "not judged    n3  to be judged: more\n"
         "accepted      n1  planted: as planted\n"
         "accepted      n4  planted: as planted"
+    )
+    (link,) = hosts(n6="not judged").hosts
+    assert accepted_in_words(Hosts((replace(link, num_against=1),), 4)) == (
+        "not judged    n6  planted: as planted; to be judged: more"  # one end of a slow link, of which nothing was told
     )
     assert accepted_in_words(hosts(**{"\x1b[2J": "good"})) == "accepted      '\\x1b[2J'  planted: as planted"  # type: ignore[arg-type]
     assert accepted_in_words(None) == ""

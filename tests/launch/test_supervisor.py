@@ -147,7 +147,7 @@ def test_beside_a_host_that_does_not_answer_the_one_that_the_launcher_names_is_t
     )
     (tmp_path / "s.yaml").write_text(LONG)
     monkeypatch.setattr(supervisor, "_alive", lambda *_: ["a", "b"])
-    assert supervise("mpirun -n 3 -host a,b,c", options) == 0
+    assert supervise("mpirun -n 3 -host a,b,c", options) == 1  # all is measured; a host is lost
     _, lost, _ = RunFolder.open(tmp_path / "run").outcomes()
     assert (lost.host, lost.lost_hosts) == ("b", ("b", "c"))
     assert lost.reason == (
@@ -191,7 +191,7 @@ def test_spares_take_the_places_of_hosts_lost_before_and_after_the_run_began(lau
     (tmp_path / "s.yaml").write_text(LONG)
     answering = iter([["b", "c", "d", "e"], ["c", "e"]])
     monkeypatch.setattr(supervisor, "_alive", lambda *_: next(answering))
-    assert supervise("mpirun -n 5 -host a,b,c,d,e", replace(options, spares=3)) == 0
+    assert supervise("mpirun -n 5 -host a,b,c,d,e", replace(options, spares=3)) == 1  # all is measured; hosts are lost
     assert hosts.read_text().split() == ["a,b", "c,b", "c,e"]
     first, lost, again = RunFolder.open(tmp_path / "run").outcomes()
     assert [first.status, lost.status, again.status] == ["ok", "failed", "ok"]

@@ -25,6 +25,7 @@ from clusterbench.drawing.style import canvas
 from clusterbench.drawing.svg import MOST_PLACES
 from clusterbench.report import _group, circumstances, headline_of, render_report
 from clusterbench.report.panels import MOST_TOLD
+from clusterbench.report.several import render_together
 from clusterbench.report.table import MOST_SAMPLES, columns, details
 from clusterbench.rows import Row
 from clusterbench.types import Case, Refusal
@@ -73,6 +74,17 @@ def test_cases_that_were_refused_are_no_answer_and_are_counted(tmp_path: Path) -
     )
 
 
+def test_on_a_page_of_two_suites_each_question_has_its_answer(tmp_path: Path) -> None:
+    """Of tp_scale and zero_stages two questions were asked, and what ZeRO saves was answered nowhere."""
+    other = write_run(tmp_path / "b", [case("b")], [(outcome(case("b")), observation(case("b")))], suite="other")
+    said = render_together([tp_scale_run(tmp_path / "a"), other], tmp_path / "both").headline
+    assert said.answers[0].startswith("tp_scale: From tp1 to tp4 throughput per rank fell from ")
+    assert said.answers[-1] == (
+        "other: 1 of 1 case has a figure; no chart draws a conclusion from them, so see the table."
+    )
+    assert len(said.question.splitlines()) == 2
+
+
 def test_a_terminal_gets_the_question_and_the_answer_above_the_verdict(tmp_path: Path) -> None:
     report = render_report(tp_scale_run(tmp_path / "run"))
     question, answer, *_ = report.text.splitlines()
@@ -101,6 +113,21 @@ def test_a_chart_speaks_only_for_the_benchmarks_that_it_draws(tmp_path: Path) ->
     figures = [drawn("tp1 is fastest.", steps), drawn("tp1 sends least.", steps), drawn("8 GB/s.", calls)]
     assert headline_of(reading, figures[:2]).answers == ("tp1 is fastest.",)
     assert headline_of(reading, figures).answers == ("tp1 is fastest.", "8 GB/s.")
+
+
+def test_an_answer_says_which_cases_it_leaves_out(tmp_path: Path) -> None:
+    """tp4+sp was wrong and ZeRO 3 had stood still: the answers went from tp2 to tp8, and to ZeRO 2, without a word."""
+    names = ("dp2", "tp2", "zero1", "zero3", "tp8")
+    cases = [case(name, expected_outcomes=("out_of_memory",)) for name in names]
+    ends = ("ok", "wrong", "timeout", "timeout", "out_of_memory")
+    records = [
+        (outcome(each, end), observation(each) if end == "ok" else None) for each, end in zip(cases, ends, strict=True)
+    ]
+    reading = read(write_run(tmp_path / "run", cases, records))
+    assert headline_of(reading, [drawn("dp2 is fastest.", *cases)]).answers == (
+        "dp2 is fastest.",
+        f"Left out, without a figure: {cases[1].id} (wrong); {cases[2].id}, {cases[3].id} (timed out).",
+    )
 
 
 def test_an_answer_that_speaks_of_no_time_has_no_unsteady_cases_behind_it(tmp_path: Path) -> None:

@@ -1,8 +1,14 @@
 """What a page says that a run is evidence for, held against what its verdict says."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from clusterbench.cases import Reading
+from clusterbench.cluster import Cluster
 from clusterbench.report.statements import can_say, cannot_say
-from clusterbench.types import Case, Expected
+from clusterbench.types import Case, Expected, Floor
 from tests.report.synthetic import case, observation, outcome, reading, row
 
 ASKED = {"parity_loss": Expected(1e-5, "1", "what rounding may do")}
@@ -45,3 +51,24 @@ def test_an_import_is_not_told_to_set_repeats_in_a_suite() -> None:
     assert said.endswith("every case has one figure. Import several runs of the tool.")
     assert not any("would repeat" in said for said in cannot_say(reading(once, again, cases=[of])))
     assert cannot_say(steps("dp2", whole="dp2"))[-1].endswith("Set repeats in the suite.")
+
+
+FLOOR = Floor("busbw", "at_least", "300 GB/s", "B/s", 300e9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_said"),
+    [
+        ({}, True),
+        ({"floors": (FLOOR,)}, False),
+        ({"floors": (replace(FLOOR, bound=None),)}, True),
+        ({"point": {"axis": "tp"}}, False),  # within each host
+        ({"num_nodes": 1}, False),
+    ],
+)
+def test_where_nothing_says_what_a_network_must_reach_it_says_so(changes: Any, is_said: bool) -> None:
+    """A network that was half as fast on all hosts alike was 'links are alike', and no more was said."""
+    of = case("a", 16, benchmark="all_reduce", **{"num_nodes": 2, **changes})
+    read = reading((outcome(of), observation(of, hosts=("n1", "n2"))), cases=[of])
+    read = replace(read, plan=replace(read.plan, cluster=Cluster(2, 8, "cuda", "NVIDIA H200")))
+    assert any(said.startswith("Whether the network between hosts") for said in cannot_say(read)) == is_said

@@ -148,6 +148,11 @@ SAID = {
     "Lustre: 10110:0:(client.c:2116:ptlrpc_expire_one_request()) @@@ Request sent has timed out for slow reply: "
     "[sent 1630583792/real 1630583792]": "storage",
     "LustreError: 11-0: fs1-OST0001-osc-ffff88: operation ost_read to node 192.0.2.1@o2ib failed: rc = -107": "storage",
+    # kernel/time/clocksource.c, arch/x86/kernel/tsc_sync.c
+    "clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as unstable because the skew is too large:": (
+        "clock_unstable"
+    ),
+    "TSC found unstable after boot, most likely due to broken BIOS. Use 'tsc=unstable'.": "clock_unstable",
     "LNetError: 2431:0:(o2iblnd_cb.c:3351:kiblnd_check_txs_locked()) Timed out tx: active_txs, 0 seconds": "storage",
 }
 
@@ -163,6 +168,8 @@ def test_no_kind_is_without_a_line_here() -> None:
 
 
 LOOKS_LIKE = [
+    "sched_clock: Marking unstable (2183020541, 1233641)<-(2210112312, -25858130)",
+    "clocksource: Switched to clocksource hpet",
     "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
     "Buffer I/O error on dev sr0, logical block 0, async page read",
     "critical target error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",

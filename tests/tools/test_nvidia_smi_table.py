@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbench.tools.nvidia_smi_table import TableGpu, failure, is_table, parse
+from clusterbench.tools.nvidia_smi_table import TableGpu, failure, is_table, parse, processes
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 real = pytest.mark.skipif(not SAMPLES.is_dir(), reason="../shared absent")
@@ -26,10 +26,18 @@ TABLE = """\
 def test_each_gpu_is_read_with_what_it_does_not_answer() -> None:
     ill, lost = parse(TABLE)
     assert ill == TableGpu(
-        0, "NVIDIA H100 80GB HBM3", "0000:19:00.0", True, True, 3, "exclusive process", True, unanswered=()
+        0, "NVIDIA H100 80GB HBM3", "0000:19:00.0", True, True, 3, "exclusive process", True, (), 2**20, 0.0
     )
+    assert (lost.memory_used_bytes, lost.busy) == (2**20, None)
     assert (lost.number, lost.persistence, lost.ecc, lost.mig, lost.compute_mode) == (1, None, None, None, None)
     assert {"name", "ecc", "fan", "temperature", "power", "utilization"} <= {*lost.unanswered}
+
+
+def test_processes_below_a_table_are_read_of_drivers_with_parts_of_gpus_and_before() -> None:
+    now = "|    0   N/A  N/A           12345      C   python                                41500MiB |"
+    before = "|    1      4711      C   /usr/bin/python3                             512MiB |"
+    none = "|  No running processes found                                                             |"
+    assert processes(f"{now}\n{before}\n{none}\n") == [(0, "python (pid 12345)"), (1, "/usr/bin/python3 (pid 4711)")]
 
 
 def test_of_a_table_that_is_cut_the_last_gpu_is_left_out() -> None:

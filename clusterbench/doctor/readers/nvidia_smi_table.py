@@ -22,6 +22,10 @@ from clusterbench.words import few, plural
 _OF_TABLES = ("persistence_mode", "compute_mode", "mig_mode", "ecc_mode")
 _MANY_UNANSWERED = 3
 """Columns of the table; a fan alone may not answer."""
+_HELD_BYTES = 2**30
+"""As for ``gpu_memory_held``."""
+_SPINS, _CONTEXT_BYTES = 0.9, 100 * 2**20
+"""Share of the time; a process that computes holds a context, which takes some hundred MiB."""
 _RELOAD = "reboot, or load the module of the libraries' version; see NVRM in the kernel's log"
 _NO_TABLE = {
     "mismatch": (
@@ -61,8 +65,22 @@ class NvidiaSmiTable(HostText):
             return Said(not_judged=(NotJudged("nvidia_smi_table", (name,), why, "the whole table"),), hosts=(name,))
         facts = Gpus(gpus=tuple(map(_gpu_of_table, gpus)), driver_version=None, on_bus=())
         places = {gpu.address: f"GPU {gpu.number} ({gpu.address})" for gpu in gpus}
-        found = (*_found(gpus, name), *inforoms(text, name, places))
+        found = (*_found(gpus, name), *inforoms(text, name, places), *_in_use(gpus, text, name))
         return Said((facts,), _OF_TABLES, found, hosts=(name,))
+
+
+def _in_use(gpus: Sequence[nvidia_smi_table.TableGpu], text: str, name: str) -> Iterator[Found]:
+    """A note: whose job it was when the table was printed is not known."""
+    held = {gpu.number: used for gpu in gpus if (used := gpu.memory_used_bytes or 0) > _HELD_BYTES}
+    if held:
+        by = [process for gpu, process in nvidia_smi_table.processes(text) if gpu in held]
+        whose = f"by {few(by)}" if by else "by no process that is listed, as none is in a container"
+        most = f"{'at most ' if len(held) > 1 else ''}{max(held.values()) / 2**30:.1f} GiB"
+        what = f"memory was in use when this was printed, {most}, {whose}: it should be free before a run of your own"
+        fix = "end what holds it (fuser -v /dev/nvidia* as root, outside of containers); else nvidia-smi --gpu-reset"
+        yield smi(
+            "gpu_memory_held", "note", name, f"GPU{'s' * (len(held) > 1)} {few([*held])}", what, "Memory-Usage", fix
+        )
 
 
 def _gpu_of_table(gpu: nvidia_smi_table.TableGpu) -> Gpu:
@@ -88,6 +106,11 @@ def _found(gpus: Sequence[nvidia_smi_table.TableGpu], name: str) -> Iterator[Fou
             severity: Severity = "error" if is_lost else "warning"
             fix = "Xids in the kernel's log say why; nvidia-smi --gpu-reset or reboot; if it stays so, replace it"
             yield smi("gpu_lost" if is_lost else "gpu_sensor", severity, name, place, what, "ERR!", fix)
+        used, busy = gpu.memory_used_bytes, gpu.busy
+        if gpu.persistence and busy is not None and busy >= _SPINS and used is not None and used < _CONTEXT_BYTES:
+            said = f"GPU-Util: {100 * busy:.0f} %, memory: {used / 2**20:.0f} MiB"
+            fix = "Xids in the kernel's log may say why; nvidia-smi --gpu-reset or reboot; if it comes back, replace it"
+            yield smi("gpu_spins", "warning", name, place, "is busy though no process computes on it", said, fix)
         if gpu.uncorrectable:
             said = f"Volatile Uncorr. ECC: {gpu.uncorrectable}"
             what = f"{plural(gpu.uncorrectable, 'ECC error')} could not be corrected since the driver was loaded"
