@@ -991,6 +991,19 @@ def undivided_on_cpu(name: str) -> Iterator[None]:
         yield
 
 
+_PLAIN = torch.empty(0)
+
+
+def let_go_of_outputs(stage: Any) -> None:
+    """Has a pipeline's stage hold outputs without data no longer than others: from 2.15 on it lets go of plain ones."""
+    if not hasattr(stage, "_output_slot_is_releasable"):
+        return
+    of_plain = stage._output_slot_is_releasable
+    stage._output_slot_is_releasable = lambda output: of_plain(
+        output if getattr(output, "fake_mode", None) is None else _PLAIN
+    )
+
+
 def skip_warm_up(schedule: Any) -> None:
     """Takes from a pipeline's schedule the messages by which stages agree, from 2.13 on, that all know their shapes."""
     if not hasattr(schedule, "_warmup_p2p"):
