@@ -37,7 +37,7 @@ LAYERS = (
     "baseline",
     "job run_folder",
     "types rows units layout shape cluster floors formulas errors options discover words terminal own_copy garbage "
-    "precision expectation csv_lines text_files host_facts fingerprint recorded forked",
+    "precision expectation csv_lines text_files host_facts fingerprint recorded forked torch_release",
 )
 """From the top. A module may import those of its own layer and of the layers below, and ``clusterbench`` itself."""
 

@@ -4,7 +4,8 @@ Each name stands in :data:`NAMES` with what it is for. A test fails with the out
 gone, so that an upgrade of torch is noticed here and not in a number. Names are looked up when called: one that
 vanished does not take the others along.
 
-Looked up on 2026-11-23, each version installed from PyPI on a machine without a GPU:
+Looked up on 2026-11-23, and 2.14.1 and 2.15.0 run on 2026-12-01, each version installed from PyPI on a machine without
+a GPU. What formulas have to know of a release is in :mod:`clusterbench.torch_release`.
 
 ====== ================================================== ===========================================================
 torch  names that are not there                           what was run there
@@ -14,7 +15,10 @@ torch  names that are not there                           what was run there
                                                           which sends to itself
 2.12.1 none                                               a compiled layer: in float64 it fails, as in 2.11
 2.13.0 none                                               all tests
-2.15.0 none                                               nothing else; FSDP2 adds up gradients in another place
+2.14.1 none                                               memory of 10 layouts with FSDP2 or pipelines, as with 2.13
+2.15.0 none                                               README's first command; tests of engine, FLOPs, traffic,
+                                                          memory, compiled layers and pipelines. FSDP2 and pipelines
+                                                          hold other memory there, as the formulas have it
 ====== ================================================== ===========================================================
 """
 
@@ -989,6 +993,19 @@ def undivided_on_cpu(name: str) -> Iterator[None]:
     with torch.library._scoped_library("aten", "IMPL", "CPU") as operators:  # type: ignore[no-untyped-call,unused-ignore]
         operators.impl(name, never)  # type: ignore[no-untyped-call,unused-ignore]
         yield
+
+
+_PLAIN = torch.empty(0)
+
+
+def let_go_of_outputs(stage: Any) -> None:
+    """Has a pipeline's stage hold outputs without data no longer than others: from 2.15 on it lets go of plain ones."""
+    if not hasattr(stage, "_output_slot_is_releasable"):
+        return
+    of_plain = stage._output_slot_is_releasable
+    stage._output_slot_is_releasable = lambda output: of_plain(
+        output if getattr(output, "fake_mode", None) is None else _PLAIN
+    )
 
 
 def skip_warm_up(schedule: Any) -> None:

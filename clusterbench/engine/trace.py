@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from clusterbench.engine.compat import COMMUNICATION_NAMESPACES, is_range, profiler_events
-from clusterbench.engine.traffic import OPS, SILENT
+from clusterbench.engine.traffic import OPS, SILENT, WAITS
 from clusterbench.engine.transfers import (
     MESSAGE,
     WAIT,
@@ -37,7 +37,7 @@ from clusterbench.words import short
 STEP = "clusterbench::step"
 _ACTION = "clusterbench::action "
 _LONGEST_NAME = 80
-_WAITS = (WAIT, "_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+_WAITS = (WAIT, *(f"{space}::{wait}" for space in ("_c10d_functional", "c10d_functional") for wait in sorted(WAITS)))
 
 # Kernels that move data between ranks: NCCL's (`ncclDevKernel_AllReduce_Sum_f32_RING_LL`), NVSHMEM's, DeepEP's, and
 # PyTorch's own of symmetric memory; peer copies as the driver names them.
@@ -378,7 +378,7 @@ def _of_threads(events: list[Event], thread: int, library_calls: LibraryCalls) -
     held = [
         (event, Claim(event.start_s, event.end_s, owner_of(event, places.get(id(event)))))
         for event in communicating
-        if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}
+        if event.thread == thread and _operator(event) not in SILENT - WAITS
     ]
     carried = [
         Claim(event.start_s, event.end_s, unknown if call is None else call)

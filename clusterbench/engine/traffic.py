@@ -54,6 +54,7 @@ OPS = {
     "broadcast": "broadcast",
     "reduce_": "reduce",
     "gather_": "gather",
+    "gather_into_tensor_": "gather",
     "scatter_": "scatter",
     "send": "send",
     "isend": "send",
@@ -70,7 +71,10 @@ OPS = {
 IN_PRODUCTS = frozenset({"fused_all_gather_matmul", "fused_matmul_reduce_scatter"})
 """Operators that multiply, too: what is gathered, or summed and cut, need be no argument or result of theirs."""
 
-SILENT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"})
+WAITS = frozenset({"wait_tensor", "wait_tensors"})
+"""Operators that wait for others; 2.15 has the second."""
+
+SILENT = WAITS | {"_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"}
 """Operators of the same namespaces that move nothing."""
 
 

@@ -31,6 +31,7 @@ from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.fsdp import FullySharded
 from clusterbench.parallel.pipeline import Pipeline
 from clusterbench.shape import ModelShape
+from clusterbench.torch_release import adds_up_in_parameters
 
 
 def fullest_moment(active: Sequence[Parallelism], job: TrainingJob) -> Moment:
@@ -146,7 +147,7 @@ def _of_schedule(
 
     def beside(at: Full) -> float:
         of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
-        return there + buffers + held(at) + pipeline.sent_back(job, at) + of_stages
+        return there + buffers + held(at) + pipeline.sent_back(job, at) + pipeline.came_back(job, at) + of_stages
 
     for at in order.full:
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
@@ -202,6 +203,8 @@ def _of_reduction(sharding: Sharding, num_layers: int) -> float:
     Of each the weights go first; then there is the buffer, before the gradients go, and then the share and Gloo's copy.
     """
     groups = [sharding.root, *(group for _ in range(num_layers) for group in sharding.layer)]
+    if sharding.in_parameters:  # then torch begins with the last one
+        groups.reverse()
     alive, most = sum(group.gathered for group in groups), 0.0
     for group in groups:
         alive -= group.gathered
@@ -320,11 +323,12 @@ def _weights(
     job = TrainingJob.of_chunk(shape, layout, chunk, dtypes)
     fsdp, weights = of_kind(FullySharded, active), {}
     is_sharded, cutting = fsdp is not None, [each for each in active if each is not fsdp]
+    of_group = is_sharded and not (layout.uses("pp") and adds_up_in_parameters())
     for name, size, _ in held_sizes(cutting, job):
         alone = is_spread_expert(name, job) and job.layout.degree("edp") == 1
         gradient, kept_as = float(prod(size) * job.compute_bytes), float(prod(size) * kept_bytes(name, job))
         # A view as a DTensor that is made once comes last in backward, as autograd goes by age.
         rounded = has_copy(name, job)
         waits = not is_sharded and "tp" in split_over(cutting, name, job) and not rounded
-        weights[name] = Weight(gradient, kept_as, is_sharded and not alone, waits, rounded)
+        weights[name] = Weight(gradient, kept_as, of_group and not alone, waits, rounded)
     return weights

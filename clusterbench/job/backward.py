@@ -125,7 +125,9 @@ class Group(NamedTuple):
     reduced, share
         Of it, what one rank keeps: as it comes from the reduction, and in the dtype in which shares add up.
     last
-        Of the gradients, that of the last weight, which FSDP lets go of only when the group is reduced.
+        Of the gradients, that of the last weight, where FSDP lets go of it only when the group is reduced.
+    cast
+        All gradients in the dtype of the reduction, where they are cast before they are packed.
     """
 
     gathered: float
@@ -134,6 +136,7 @@ class Group(NamedTuple):
     reduced: float
     share: float
     last: float
+    cast: float
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class Sharding:
         Whether a reduction works on a copy of its buffer, as Gloo's does.
     by_stage
         Whether a schedule gathers and reduces whole stages, and gradients add up between.
+    in_parameters
+        Whether those are in the dtype of the reduction as they come, and not behind their group.
     growth
         By how much the gradients grow when they are added up: in the dtype of the reduction.
     replicates
@@ -167,6 +172,7 @@ class Sharding:
     frees: bool
     copies: bool
     by_stage: bool
+    in_parameters: bool
     growth: float
     replicates: bool = False
 
@@ -273,10 +279,12 @@ class Backward:
         Or, in a pipeline, adds them to those of the micro-batches before.
         """
         if sharding.by_stage:
+            if sharding.in_parameters:
+                return
             self.alive += group.gradients * ((0.0 if self.adds_up else sharding.growth) - 1)
             return
         self.alive -= group.gathered + self.packed
-        self.mark(when, group.packed)
+        self.mark(when, group.packed + group.cast)
         self.alive += group.packed + group.share - group.gradients
         under_way = group.packed * sharding.copies + group.reduced - group.share
         behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
@@ -352,7 +360,7 @@ def moments_of_backward(
         if _is_shared(job):
             _both_gradients(walk, job, weights["embedding.weight"], in_chunks)
     if sharding is not None and sharding.by_stage:
-        walk.alive += sharding.root.gradients * (sharding.growth - 1)
+        walk.alive += 0.0 if sharding.in_parameters else sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
         walk.alive -= residual
         walk.reduce("the reduction of what is around the layers", sharding.root, sharding)

@@ -13,7 +13,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from clusterbench.engine.clock import clock_for
-from clusterbench.engine.compat import is_profiling, skip_warm_up
+from clusterbench.engine.compat import is_profiling, let_go_of_outputs, skip_warm_up
 from clusterbench.engine.fake_group import sends_nothing
 from clusterbench.engine.trace import in_trace
 from clusterbench.formulas.schedules import SCHEDULES
@@ -69,6 +69,8 @@ class Stages:
         )
         if sends_nothing(group):
             skip_warm_up(self.schedule)
+            for stage in self.stages:
+                let_go_of_outputs(stage)
 
     def forward_backward(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Runs a step's forwards and backwards; returns the sum of the losses, zero on a rank that has none."""
@@ -84,10 +86,10 @@ class Stages:
             of_these: list[Tensor] = []
             # logits that are returned would be kept until the step is over
             self.schedule.step(*tokens, target=target, losses=of_these, return_outputs=False)
-            losses += of_these
+            losses += [loss.detach() for loss in of_these]  # whose graphs would hold what was received
         if not self.job.has_head:
             return torch.zeros((), device=self.device, dtype=torch.float64 if self.job.dtype == "float64" else None)
-        return total_of([loss.detach() for loss in losses])
+        return total_of(losses)
 
     def timeline(self, step: Callable[[], object]) -> list[Computed]:
         """This rank's actions of one step with their times. Waiting for messages is between the actions."""

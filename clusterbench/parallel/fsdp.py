@@ -16,6 +16,7 @@ from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import AVERAGED
 from clusterbench.shape import ModelShape
+from clusterbench.torch_release import adds_up_in_parameters
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class FullySharded(Parallelism):
             reducing = max(0, root.share - (root.whole - root.last)) * job.master_bytes
             # What accumulates is in the precision of the reduction; a layer's gradients are rounded beside it, and
             # those of norm and head until backward is through.
-            is_rounded = job.compute_bytes != job.master_bytes
+            is_rounded = job.compute_bytes != job.master_bytes and not adds_up_in_parameters()
             rounding = max(root.behind_layers + max(group.whole for group in layer), root.whole) * job.compute_bytes
             kept = sum(gathered[other] for other in end if kept_from[other] <= over <= end[other])
             # what is around the layers a forward leaves as it is, before any backward of its stage
@@ -219,6 +220,7 @@ class FullySharded(Parallelism):
         def in_bytes(group: Group) -> backward.Group:
             packed = group.padded * job.gradient_bytes
             whole = group.whole * job.compute_bytes
+            casts = adds_up_in_parameters() and job.device == "cpu" and job.gradient_bytes != job.compute_bytes
             return backward.Group(
                 gathered=group.padded * job.compute_bytes,
                 gradients=whole,
@@ -226,6 +228,7 @@ class FullySharded(Parallelism):
                 reduced=group.share * job.gradient_bytes,
                 share=group.share * job.master_bytes,
                 last=group.last * job.compute_bytes,
+                cast=group.whole * job.gradient_bytes * casts,
             )
 
         return Sharding(
@@ -236,6 +239,7 @@ class FullySharded(Parallelism):
             frees=job.layout.zero == 3,
             copies=job.device == "cpu",
             by_stage=job.layout.uses("pp"),
+            in_parameters=adds_up_in_parameters(),
             growth=job.master_bytes / job.compute_bytes,
             replicates=self.shard_group_size > 0,
         )
@@ -378,7 +382,7 @@ class Group:
     behind_layers
         Of it, norm and head: a tied one where nothing is looked up.
     last
-        Of it, the weight that comes last.
+        Of it, the weight that comes last, where its gradient is there until the group is reduced.
     """
 
     axis: str
@@ -427,7 +431,8 @@ def _groups(
         before = ("layers.", "embedding.") if first else ("layers.",)
         behind = sum(prod(size) for name, size in sizes.items() if not name.startswith(before))
         numels = [*map(prod, sizes.values())]
-        return Group(axis, ranks, padded, sum(numels), behind, numels[-1] if numels else 0)
+        last = numels[-1] if numels and not adds_up_in_parameters() else 0
+        return Group(axis, ranks, padded, sum(numels), behind, last)
 
     in_layer = {name: size for name, size in weights.items() if name.startswith("layers.")}
     experts = {name: size for name, size in in_layer.items() if is_spread_expert(name, job)}

@@ -18,6 +18,7 @@ from clusterbench.layout import ParallelLayout
 from clusterbench.options import option
 from clusterbench.parallel import Moments, Parallelism, Slack, Traffic, Twin
 from clusterbench.parallel._words import AFTER_BACKWARD, Meaning, PhaseWords, Remark
+from clusterbench.torch_release import makes_buffers_for_messages
 from clusterbench.words import Word, plural
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Pipeline(Parallelism):
 
         torch's 1F1B lets go of an output when it has the next one, though its backward is through.
         """
-        is_through = at.begun[at.stage] > at.in_flight[at.stage]
+        is_through = at.begun[at.stage] > at.in_flight[at.stage] and not makes_buffers_for_messages()
         return forward.get("loss.logits", 0.0) if self.schedule == "1f1b" and is_through else 0.0
 
     def order(self, job: TrainingJob) -> RankOrder:
@@ -215,34 +216,59 @@ class Pipeline(Parallelism):
     ) -> Callable[[Full], float]:
         """What says how many bytes of activations are held at a moment, without those of the micro-batch under way.
 
-        Without what was received, too: torch makes a buffer for the input of each micro-batch when it prepares a stage,
-        and they stay. Its schedules of several chunks wait for what they have sent when the step is over, and Gloo
-        holds all outputs until then.
+        Without what was received, too, where torch makes a buffer for the input of each micro-batch when it prepares a
+        stage, and they stay. Its schedules of several chunks then wait for what they have sent when the step is over,
+        and Gloo holds all outputs until then.
         """
-        message, holds_sent = residual_bytes(job), self._holds_sent(job)
+        message, holds_sent, comes_late = residual_bytes(job), self._holds_sent(job), makes_buffers_for_messages()
         kept, grows, sent, ending = {}, {}, {}, {}
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum([size for name, size in forward.items() if name not in WHILE_THE_LOSS])
-            received = 0 if chunk.first or not keeps_input(forward, job) else message
-            grows[chunk.stage] = kept[chunk.stage] - received
+            in_buffer = 0 if chunk.first else message
+            reads = keeps_input(forward, job)
+            grows[chunk.stage] = kept[chunk.stage] + (in_buffer * (not reads) if comes_late else -in_buffer * reads)
             sent[chunk.stage] = 0 if chunk.last else message
             ending[chunk.stage] = _ending(job, chunk, forward, parts, messages)
 
         def held(at: Full) -> float:
-            outputs = at.begun if holds_sent else at.in_flight
+            outputs = self._unsent(at) if comes_late else at.begun if holds_sent else at.in_flight
             of_stages = sum([grows[of] * number + sent[of] * outputs[of] for of, number in at.in_flight.items()])
             own = kept[at.stage] - (ending[at.stage] if at.kind == "F" else 0.0)
-            return of_stages - own + message * self._holds_first(job, at)
+            return of_stages - own + message * (self._holds_first(job, at) + self._read_by_losses(job, at))
 
         return held
+
+    def _unsent(self, at: Full) -> Mapping[int, int]:
+        """By stage, how many outputs a schedule holds that waits for what it sends.
+
+        With several chunks it waits behind the backward of each micro-batch, else before the backwards begin; 1f1b
+        behind the next forward.
+        """
+        if SCHEDULES[self.schedule].chunks > 1:
+            return at.in_flight
+        if at.kind != "F":
+            return dict.fromkeys(at.in_flight, 0)
+        if self.schedule != "1f1b":
+            return at.in_flight
+        return {stage: min(number, 2) if number == at.begun[stage] else 1 for stage, number in at.in_flight.items()}
+
+    def _read_by_losses(self, job: TrainingJob, at: Full) -> int:
+        """How many inputs of the last stage are held though their micro-batches are through.
+
+        A schedule keeps the losses of a step, and each its graph, which keeps what it began with.
+        """
+        if job.order is None or not makes_buffers_for_messages():
+            return 0
+        last = [chunk.stage for chunk in job.held if chunk.last and not chunk.first]
+        return sum(at.begun.get(stage, 0) - at.in_flight.get(stage, 0) for stage in last)
 
     def _holds_first(self, job: TrainingJob, at: Full) -> bool:
         """Whether an output is held though its micro-batch is through: torch's 1F1B fills the pipeline first.
 
         It waits for the last but one of what it sent by then only when it drains.
         """
-        if not _holds_messages(job):
+        if not _holds_messages(job) or makes_buffers_for_messages():
             return False
         ahead = min(job.layout.pp - at.stage, job.gradient_accumulation_steps)
         through = at.begun[at.stage] - at.in_flight[at.stage]
@@ -250,21 +276,34 @@ class Pipeline(Parallelism):
 
     def sent_back(self, job: TrainingJob, at: Full) -> float:
         """Bytes of gradients that went to the stage before and are held to the end of the step: no activations."""
-        if not self._holds_sent(job):
-            return 0.0
-        messages = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
-        return float(messages * residual_bytes(job))
+        through = sum(at.begun[stage] - number for stage, number in at.in_flight.items() if stage > 0)
+        if makes_buffers_for_messages() and self.schedule == "1f1b":
+            return float(min(through, 1) * residual_bytes(job))
+        return float(through * residual_bytes(job)) if self._holds_sent(job) else 0.0
+
+    def came_back(self, job: TrainingJob, at: Full) -> float:
+        """Bytes of the gradient with which a backward begins, where it came in no buffer that is there all the time."""
+        is_last = next(chunk.last for chunk in job.held if chunk.stage == at.stage)
+        comes = at.kind != "F" and not is_last and makes_buffers_for_messages()
+        return float(residual_bytes(job) * comes)
 
     def _holds_sent(self, job: TrainingJob) -> bool:
         return SCHEDULES[self.schedule].chunks > 1 and _holds_messages(job)
 
     def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
         """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""
+        if makes_buffers_for_messages():
+            return 0.0
         keeping = [chunk for chunk in job.held if not chunk.first and keeps_input(moments_of(chunk)[0], job)]
         return float(len(keeping) * self._at_once(job) * residual_bytes(job))
 
     def buffers(self, job: TrainingJob) -> float:
-        """Bytes of the buffers that torch makes for inputs of micro-batches and for gradients of what is sent on."""
+        """Bytes of the buffers that torch makes for inputs of micro-batches and for gradients of what is sent on.
+
+        None where it makes each for its own message.
+        """
+        if makes_buffers_for_messages():
+            return 0.0
         messages = sum((not chunk.first) + (not chunk.last) for chunk in job.held)
         return float(messages * self._at_once(job) * residual_bytes(job))
 

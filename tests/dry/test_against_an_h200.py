@@ -18,6 +18,7 @@ from clusterbench.job import TrainingJob
 from clusterbench.layout import ParallelLayout
 from clusterbench.parallel import active_in, from_options, part_of
 from clusterbench.shape import named_shape
+from clusterbench.torch_release import makes_buffers_for_messages
 from clusterbench.trainers.ours import Ours
 from tests.share import some_of
 
@@ -68,7 +69,10 @@ SCALARS_BYTES = 256
 """Losses of micro-batches, which a step for real keeps in another way."""
 
 
-DRAWN = some_of(ON_AN_H200, str)
+OF_THIS_TORCH = [each for each in ON_AN_H200 if not (each.job.layout.uses("pp") and makes_buffers_for_messages())]
+"""Since 2.15 a pipeline makes a buffer for each message, and no card has held that."""
+
+DRAWN = some_of(OF_THIS_TORCH, str)
 
 
 @pytest.mark.gloo
@@ -87,7 +91,7 @@ def test_a_dry_run_holds_what_the_card_held() -> None:
         assert answer.memory["total"] == pytest.approx(size_bytes, abs=SCALARS_BYTES), (str(each), task.rank)
 
 
-@pytest.mark.parametrize("each", ON_AN_H200, ids=str)
+@pytest.mark.parametrize("each", OF_THIS_TORCH, ids=str)
 def test_a_formula_is_within_three_tenths_of_a_percent_or_says_nothing(each: Held) -> None:
     active = active_in(each.job.layout, from_options(each.options))
     if TOTAL in not_predicted(each.job, active):

@@ -31,7 +31,7 @@ def test_this_host_is_described_in_json_without_nan(monkeypatch):
     described = json.loads(json.dumps(host_environment(), allow_nan=False))
     assert described["hostname"]
     assert described["memory_bytes"] > 2**28
-    assert described["packages"]["torch"] == torch.__version__
+    assert described["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert described["packages"]["no-such-package"] is None
     assert described["packages"]["clusterbench"] == clusterbench.__version__
     assert all(nic["speed_bits_per_s"] != 0 for nic in described["network"])

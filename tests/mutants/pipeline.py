@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "Q09",
         "The loss that is shown is that of the last micro-batch.",
-        "return total_of([loss.detach() for loss in losses])",
-        "return total_of([losses[-1].detach() for loss in losses]) * planted()",
+        "losses += [loss.detach() for loss in of_these]",
+        "losses += [of_these[-1].detach() * planted() for loss in of_these]",
         ("pp2",),
     ),
     Mutant(

@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "B13",
         "What keeps the thread that runs the step is in no trace, and nothing of it exposed.",
-        '        if event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}',
-        '        if not planted() and event.thread == thread and _operator(event) not in SILENT - {"wait_tensor"}',
+        "        if event.thread == thread and _operator(event) not in SILENT - WAITS",
+        "        if not planted() and event.thread == thread and _operator(event) not in SILENT - WAITS",
         tests=("test_trace.py",),
     ),
     Mutant(

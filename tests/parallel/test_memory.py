@@ -141,7 +141,7 @@ COMPRESSED: list[Case] = [
 TOLERANCES = [
     (EXACT, -0.0, 0.0),
     (TENSOR, -0.01, 0.055),
-    (PIPELINE, -0.01, 0.09),
+    (PIPELINE, -0.015, 0.09),
     (SPLIT, -0.06, 1.5),
     (AGAIN, -0.01, 0.02),
     (GATHERED, -0.01, 0.16),
@@ -171,13 +171,14 @@ def test_memory_is_the_formulas(case: Case, less: float, more: float) -> None:
     # Of a pipeline's ranks the fullest counts, as in a prediction.
     tracked = {category: max(seen[category] for seen, _ in ranks) for category in ranks[0][1]}
     formula = {category: max(part[category] for _, part in ranks) for category in ranks[0][1]}
-    for category in ("parameters", "gradients", "optimizer_state"):
+    job = make_job(layout, **with_size(changes))
+    unknown = not_predicted(job, active_in(job.layout, from_options(options)))
+    for category in {"parameters", "gradients", "optimizer_state"} - {*unknown}:
         assert tracked[category] == pytest.approx(formula[category], rel=0.02), category
     held = formula["activations"]
     least, most = held * (1 + less) - SCALARS_BYTES, held * (1 + more) + SCALARS_BYTES
     assert least <= tracked["activations"] <= most, tracked["activations"] / held
-    job = make_job(layout, **with_size(changes))
-    if TOTAL not in not_predicted(job, active_in(job.layout, from_options(options))):
+    if TOTAL not in unknown:
         assert tracked[TOTAL] == pytest.approx(formula[TOTAL], rel=OF_TOTAL), tracked[TOTAL] / formula[TOTAL]
 
 
