@@ -77,7 +77,7 @@ def test_a_part_that_was_not_priced_is_an_error(monkeypatch):
 
     monkeypatch.setattr("clusterbench.pricing.advice.FEWEST_LAYOUTS", 7)
     monkeypatch.setattr("clusterbench.pricing.advice.step_seconds", killed)
-    with pytest.raises(ClusterbenchError, match="layouts 1 to .* were not priced: its process ended with -9"):
+    with pytest.raises(ClusterbenchError, match=r"layouts 1 to \d+ were not priced: its process ended with -9"):
         ranking(question("moe-tiny", 2), Ours(), KNOWN)
 
 
