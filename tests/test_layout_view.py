@@ -19,6 +19,7 @@ from clusterbench.layout_view import LayoutView, group_words, rank_words, view_l
 from clusterbench.layout_view.meanings import MEANINGS, mix_of
 from clusterbench.layout_view.text import layout_text
 from clusterbench.shape import named_shape
+from clusterbench.torch_release import makes_buffers_for_messages
 from tests.drawing.chrome import busy_s, threads_of
 
 
@@ -313,12 +314,16 @@ def test_a_pipeline_says_it_of_its_first_and_its_last_stage() -> None:
 
 
 def test_of_a_pipeline_the_fullest_stage_decides_whether_it_fits() -> None:
-    """Llama 3's 126 layers on 16 stages: 7 on the first, 8 on the second, which was not asked: 119.4 GB, not 126.6."""
+    """Llama 3's 126 layers on 16 stages: 7 on the first, 8 on the second, which was not asked: 119.4 GB, not 126.6.
+
+    From torch 2.15 on there is no buffer for each message.
+    """
     asked = ["layout", "pp16-tp8+sp", "--shape", "llama-405b", "--global-batch-size", "64", "--gpu"]
     lines = CliRunner().invoke(main, [*asked, "NVIDIA H200"]).output.splitlines()
     names = [line[:22].strip() for line in lines if line.startswith(("  first ", "  fullest ", "  last "))]
     assert names == ["first stage", "fullest stage, pp 1", "last stage"]
-    assert "# the 141 GB of h200-sxm-141gb: fits, 14.4 GB left" in lines
+    left = 16.5 if makes_buffers_for_messages() else 14.4
+    assert f"# the 141 GB of h200-sxm-141gb: fits, {left} GB left" in lines
 
 
 def test_a_card_of_which_no_memory_is_on_record_is_refused() -> None:

@@ -10,6 +10,7 @@ from clusterbench.expected.memory import OF_TOTAL, TOTAL, not_predicted
 from clusterbench.formulas.schedules import SCHEDULES, splits_backward
 from clusterbench.parallel import active_in, expected_memory, from_options
 from clusterbench.parallel.context import KINDS
+from clusterbench.torch_release import makes_buffers_for_messages
 from tests.share import some_of
 from tests.training.jobs import SCALARS_BYTES, Case, Together, make_job, memory_of, name_of
 
@@ -141,7 +142,7 @@ COMPRESSED: list[Case] = [
 TOLERANCES = [
     (EXACT, -0.0, 0.0),
     (TENSOR, -0.01, 0.055),
-    (PIPELINE, -0.015, 0.09),
+    (PIPELINE, -0.015 if makes_buffers_for_messages() else -0.01, 0.09),
     (SPLIT, -0.06, 1.5),
     (AGAIN, -0.01, 0.02),
     (GATHERED, -0.01, 0.16),
