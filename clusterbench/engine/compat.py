@@ -15,7 +15,7 @@ torch  names that are not there                           what was run there
                                                           which sends to itself
 2.12.1 none                                               a compiled layer: in float64 it fails, as in 2.11
 2.13.0 none                                               all tests
-2.14.1 none                                               memory of 10 layouts with FSDP2 or pipelines, as with 2.13
+2.14.1 none                                               memory of 11 layouts with FSDP2 or pipelines, as with 2.13
 2.15.0 none                                               README's first command; tests of engine, FLOPs, traffic,
                                                           memory, compiled layers and pipelines. FSDP2 and pipelines
                                                           hold other memory there, as the formulas have it

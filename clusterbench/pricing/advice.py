@@ -333,8 +333,9 @@ def _candidates(question: Question, profile: Profile, known: KnownRates, refused
 
 
 def _parts(number: int) -> list[range]:
-    """So many places as parts, a few for each core; one where they are few."""
-    size = max(FEWEST_LAYOUTS, math.ceil(number / (PARTS_OF_A_CORE * forked.cores())))
+    """So many places as parts, a few for each core; one where they are few, or there is one core."""
+    cores = forked.cores()
+    size = max(FEWEST_LAYOUTS, math.ceil(number / (PARTS_OF_A_CORE * cores if cores > 1 else 1)))
     return [range(start, min(start + size, number)) for start in range(0, number, size)]
 
 
@@ -346,7 +347,10 @@ def _answered(parts: Sequence[range], answer: Callable[[range], str]) -> Iterato
     for part in parts:
         text = answered[part]
         if isinstance(text, forked.Failed):
-            raise ClusterbenchError(f"layouts {part.start + 1} to {part.stop} were not priced: {text.why}")
+            raise ClusterbenchError(
+                f"layouts {part.start + 1} to {part.stop} were not priced: {text.why}.\n"
+                "hint: where it was killed for want of memory, 'taskset -c 0 clusterbench advise ...' takes one process"
+            )
         yield text
 
 

@@ -75,6 +75,7 @@ def test_a_part_that_was_not_priced_is_an_error(monkeypatch):
     def killed(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
+    monkeypatch.setattr("clusterbench.forked.cores", lambda: 2)
     monkeypatch.setattr("clusterbench.pricing.advice.FEWEST_LAYOUTS", 7)
     monkeypatch.setattr("clusterbench.pricing.advice.step_seconds", killed)
     with pytest.raises(ClusterbenchError, match=r"layouts 1 to \d+ were not priced: its process ended with -9"):
