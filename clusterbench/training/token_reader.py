@@ -210,6 +210,7 @@ class _Batch:
         self._used: torch.cuda.Event | None = None
         if is_on_gpu:
             self._copied, self._used = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.let_go()  # the first copy comes behind the zeros, and behind what had this memory before
 
     def send(self, stream: torch.cuda.Stream | None) -> None:
         """Begins to copy the tokens to the device, once the step that had them before has used them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,63 @@ def test_a_shared_file_leaves_nothing_where_the_others_do_not_come(tmp_path: Pat
     with pytest.raises(RuntimeError, match="a rank is gone"):
         SharedFile(str(tmp_path), "name", alone)
     assert os.listdir(tmp_path) == []
+
+
+class _Streams:
+    """In place of torch.cuda, and of what makes memory: notes in what order streams were given what."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[str, str]] = []
+        self.cuda = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def zeros(self, *size: int, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        assert pin_memory
+        return torch.zeros(*size, dtype=dtype)
+
+    def zeros_like(self, of: torch.Tensor, device: torch.device) -> torch.Tensor:
+        assert device.type == "cuda"
+        self.given.append(("computing", "zeros"))
+        return torch.zeros_like(of)
+
+    def Event(self) -> _Event:
+        return _Event()
+
+    def current_stream(self) -> _Stream:
+        return _Stream("computing", self.given)
+
+    def stream(self, stream: _Stream) -> AbstractContextManager[_Stream]:
+        return nullcontext(stream)
+
+
+class _Event:
+    """One that was not recorded holds nothing up, as in CUDA."""
+
+    behind: tuple[tuple[str, str], ...] = ()
+
+    def record(self, stream: _Stream) -> None:
+        self.behind = tuple(stream.given)
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _Stream:
+    def __init__(self, name: str, given: list[tuple[str, str]]) -> None:
+        self.name, self.given = name, given
+        self.waits_for: set[tuple[str, str]] = set()
+
+    def wait_event(self, event: _Event) -> None:
+        self.waits_for |= {*event.behind}
+
+
+def test_on_a_gpu_the_first_tokens_come_behind_the_zeros_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of another stream, which would copy while the one that computes has not come to the zeros yet."""
+    streams = _Streams()
+    monkeypatch.setattr(token_reader, "torch", streams)
+    batch = token_reader._Batch((1, 2, 1, 4), torch.device("cuda"))
+    copying = _Stream("copying", streams.given)
+    batch.send(copying)  # type: ignore[arg-type]
+    assert ("computing", "zeros") in copying.waits_for
