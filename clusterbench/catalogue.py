@@ -166,9 +166,9 @@ def _shapes() -> Mapping[str, Any]:
 
 
 def _suites() -> Mapping[str, Any]:
-    """Suites of the working directory; without that folder those beside the package in a checkout."""
-    folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), SUITE_FOLDERS[0])
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """Those that a name finds: of the working directory, and of the package where that has none of the name."""
+    files = {path.stem: path for folder in reversed(SUITE_FOLDERS) for path in folder.glob("*.yaml")}
+    return dict(sorted(files.items()))
 
 
 _KINDS: dict[str, Callable[[], Mapping[str, Any]]] = {

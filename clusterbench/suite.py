@@ -24,8 +24,9 @@ from clusterbench.types import FAIL_ON, MOST_REPEATS, Side
 from clusterbench.units import parse_time
 from clusterbench.yaml_lines import MOST_BYTES, Items, Node, Scalar, Table, read_yaml
 
-SUITE_FOLDERS = (Path("suites"), Path(__file__).parent.parent / "suites")
-"""Suites of the working directory, and those beside the package in a checkout."""
+OWN_SUITES = Path(__file__).parent / "suites"
+SUITE_FOLDERS = (Path("suites"), OWN_SUITES)
+"""Suites of the working directory, and those that come with the package."""
 
 NAME, VARIABLE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", "[A-Za-z_][A-Za-z0-9_]*"
 """What a suite may be called, and a variable under ``environment``."""
@@ -208,10 +209,12 @@ def load_suite(
     baseline: Path | None = None,
     is_planned: bool = False,
 ) -> Suite:
-    """The suite in a file.
+    """The suite in a file, or of a name: ``tp_scale``, of the working directory's folder ``suites`` or the package's.
 
     Parameters
     ----------
+    path
+        A file; where there is none and it has neither folder nor ending, a name.
     kinds
         Benchmarks by name; by default all in the folder.
     baseline
@@ -224,7 +227,8 @@ def load_suite(
     SuiteError
         For every mistake that the file alone shows, with file, line, what was given and what is allowed.
     """
-    return suite_of(_read(Path(path)), str(path), kinds, baseline, is_planned)
+    file = _named(Path(path))
+    return suite_of(_read(file), str(file), kinds, baseline, is_planned)
 
 
 def suite_of(
@@ -239,6 +243,14 @@ def suite_of(
     return reader.suite(read_yaml(data, path), data)
 
 
+def _named(path: Path) -> Path:
+    """The file that is meant."""
+    if path.is_file() or path != Path(path.stem):
+        return path
+    files = (folder / f"{path}.yaml" for folder in SUITE_FOLDERS)
+    return next(filter(Path.is_file, files), path)
+
+
 def _read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
@@ -247,13 +259,18 @@ def _read(path: Path) -> bytes:
         folders = dict.fromkeys((path.parent, *SUITE_FOLDERS))
         there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
         close = difflib.get_close_matches(path.stem, there)
-        meant = f" Did you mean '{there[close[0]]}'?" if close else ""
+        meant = f" Did you mean '{_said(there[close[0]])}'?" if close else ""
         hint = "" if meant else "\nhint: 'clusterbench list suites' shows those that come with it"
         raise SuiteError(f"{path}: there is no such file.{meant}{hint}") from None
     except IsADirectoryError:
         raise SuiteError(f"{path} is a folder; name one suite in it, e.g. {path / 'tp_scale.yaml'}") from None
     except (OSError, ValueError) as error:
         raise SuiteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _said(file: Path) -> str:
+    """As it can be asked for: what comes with the package by its name, wherever that is installed."""
+    return file.stem if file.parent == OWN_SUITES else str(file)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from clusterbench.benchmarks import benchmarks
 from clusterbench.cluster import Cluster
 from clusterbench.errors import SuiteError
 from clusterbench.planning import make_plan
-from clusterbench.suite import SUITE_FOLDERS, load_suite
+from clusterbench.suite import OWN_SUITES, load_suite
 from clusterbench.tools.nccl_variables import NCCL_VARIABLES
 from clusterbench.types import Plan
 from tests.invented import HEAD, KNOWN, suite_of
@@ -300,12 +300,10 @@ def test_a_missing_file_suggests_one_that_is_there(tmp_path, monkeypatch):
         load_suite("fabric.yaml")
     assert str(error.value) == "fabric.yaml: there is no such file. Did you mean 'suites/fabric.yaml'?"
     (tmp_path / "smoke.yaml").write_text(SMALLEST)
-    for name in ("tp_scale", "tp_scale.yaml", "suites/tp_scale.yaml", "tp_scal.yaml"):
+    for name in ("tp_scal", "tp_scale.yaml", "suites/tp_scale.yaml", "tp_scal.yaml"):
         with pytest.raises(SuiteError) as error:
             load_suite(name)
-        assert (
-            str(error.value) == f"{name}: there is no such file. Did you mean '{SUITE_FOLDERS[1] / 'tp_scale.yaml'}'?"
-        )
+        assert str(error.value) == f"{name}: there is no such file. Did you mean 'tp_scale'?"
     with pytest.raises(SuiteError) as error:
         load_suite("suites")
     assert str(error.value) == "suites is a folder; name one suite in it, e.g. suites/tp_scale.yaml"
@@ -314,6 +312,19 @@ def test_a_missing_file_suggests_one_that_is_there(tmp_path, monkeypatch):
     assert str(error.value) == (
         "zebra: there is no such file.\nhint: 'clusterbench list suites' shows those that come with it"
     )
+
+
+def test_a_name_is_a_suite_of_the_working_directory_or_one_that_comes_with_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_suite("tp_scale").path == str(OWN_SUITES / "tp_scale.yaml")
+    (tmp_path / "tp_scale").mkdir()  # such as a run's folder
+    assert load_suite(Path("tp_scale")).name == "tp_scale"
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "tp_scale.yaml").write_text("suite: own\nbenchmarks: [{benchmark: fault_drill}]\n")
+    assert load_suite("tp_scale").path == "suites/tp_scale.yaml"
+    (tmp_path / "tp_scale").rmdir()
+    (tmp_path / "tp_scale").write_text("suite: own\nbenchmarks: [{benchmark: fault_drill}]\n")
+    assert load_suite("tp_scale").path == "tp_scale"
 
 
 # Whatever is done to a suite, what comes out is a plan or a sentence.

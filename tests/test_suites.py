@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,14 @@ ON_A_SECOND_NODE = {"calibrate": 3}
 
 FEWEST_HOSTS = {"link_matrix": 2, "congestion": 4}
 """What acceptance asks of the network between hosts, and of how many at least."""
+
+
+def test_they_come_along_where_the_package_is_installed_and_are_found_by_name(tmp_path: Path) -> None:
+    """What is installed has no folder ``suites`` beside it: 'list suites' was empty there, and none could be run."""
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    verb = [sys.executable, "-P", "-m", "clusterbench", "list", "suites"]
+    said = subprocess.run(verb, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in said.splitlines()[1:]] == [path.stem for path in SUITES]
 
 
 def on_cpu(path: Path) -> Plan:

@@ -78,7 +78,7 @@ def main() -> None:
       clusterbench doctor
     How fast is it, and why?
       clusterbench list suites
-      clusterbench run suites/tp_scale.yaml
+      clusterbench run tp_scale
     Which layout for this model on such GPUs?
       clusterbench advise --shape llama-8b --gpu h100-sxm-80gb --tokens 2^21
     What does a layout mean?

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @uncollected(to_the_end=True)
 def plan(suite: str, baseline: Path | None, accepted: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing."""
+    """Show the cases of SUITE, what is expected of each, and what is refused and why. Runs nothing.
+
+    SUITE is a file, or a name that 'list suites' shows.
+    """
     from clusterbench.cluster import MachineOptions
     from clusterbench.planning.text import plan_text
     from clusterbench.planning.verb import asked_plan

@@ -81,7 +81,8 @@ def run(
 ) -> None:
     """Run SUITE and write a report, alone or in every process that a launcher (mpirun, srun, torchrun ...) starts.
 
-    Ends in order on Ctrl-C, SIGTERM, SIGHUP and SIGUSR1; '--resume FOLDER' then does the rest.
+    SUITE is a file, or a name that 'list suites' shows. Ends in order on Ctrl-C, SIGTERM, SIGHUP and SIGUSR1;
+    '--resume FOLDER' then does the rest.
     """
     if dry:
         click.get_current_context().exit(_run_dry(suite, gpu))
