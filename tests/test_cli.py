@@ -17,6 +17,7 @@ from clusterbench.engine import telemetry
 from clusterbench.errors import SuiteError
 
 ROOT = Path(__file__).parent.parent
+SUITES = sorted(path.stem for path in ROOT.glob("suites/*.yaml"))
 SUITE = """\
 suite: s
 question: Which link is slow?
@@ -121,7 +122,7 @@ def test_gpus_that_are_here_are_the_default(run, monkeypatch):
             "Kinds: benchmarks, parallelisms, trainers, shapes, cards, suites, charts, diagnoses, profiles.\n"
             "hint: 'clusterbench list shapes llama-8b' shows it\n",
         ),
-        (("list", "suites", "t"), "error: there is no 't' among the suites.\nSuites: none.\n"),
+        (("list", "suites", "t"), f"error: there is no 't' among the suites.\nSuites: {', '.join(SUITES)}.\n"),
     ],
 )
 def test_a_mistake_is_said_on_stderr_with_exit_code_2(run, tmp_path, arguments, said):
@@ -198,7 +199,9 @@ def test_every_thing_can_be_asked_about(run):
 def test_a_suite_is_shown_as_it_is_written(run, tmp_path):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "fabric.yaml").write_text(SUITE)
-    assert "  fabric  Which link is slow?" in run("list", "suites").stdout
+    lines = [line.split(maxsplit=1) for line in run("list", "suites").stdout.splitlines()[1:]]
+    assert [name for name, _ in lines] == SUITES, "others come with it"
+    assert ["fabric", "Which link is slow?"] in lines
     assert run("list", "suites", "fabric").stdout == SUITE
 
 
