@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -599,6 +600,34 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
     }
     assert {row.basis for row in rows} == {"imported from a.txt:13"}
     assert run.environment()["imported"]["notes"] == ["a.txt: 1 rows of 0 bytes are left out: they moved nothing"]
+
+
+def small_calls(path: Path, time_us: float) -> Path:
+    """Of 4,096 bytes among four ranks, as nccl-tests prints it."""
+    algbw = 4096 / time_us / 1e3
+    half = f"{time_us:8.2f} {algbw:7.2f} {1.5 * algbw:7.2f}       0"
+    row = f"        4096          1024     float     sum      -1 {half} {half}"
+    text = "\n".join(row if line.startswith("  1073741824") else line for line in PRINTED.splitlines())
+    path.write_text(text + "\n")
+    return path
+
+
+def test_bandwidths_of_small_calls_are_size_over_time_and_not_two_decimals_of_a_gigabyte(tmp_path):
+    reading = read(import_files([small_calls(tmp_path / "a.txt", 268.12)], None, tmp_path / "run"))
+    found = figures([row for row in reading.rows if row.case.endswith("4KiB")])
+    assert found["algbw/in_place"] == pytest.approx(15.276742e6)  # printed as 0.02
+    assert found["busbw/in_place"] == pytest.approx(22.915113e6)  # printed as 0.02
+
+
+def test_a_call_that_takes_three_percent_longer_is_no_regression_by_a_rounded_bandwidth(tmp_path):
+    """Its algbw is printed as 0.02 and as 0.01: half, by two decimals of a gigabyte a second."""
+    runs = [
+        import_files([small_calls(tmp_path / f"{time_us}.txt", time_us)], None, tmp_path / f"run{time_us}").path
+        for time_us in (268.12, 276.90)
+    ]
+    compared = compare_runs(*runs)
+    assert not compared.is_regression
+    assert max(difference.worsening for difference in compared.judged) == pytest.approx(math.log(276.90 / 268.12))
 
 
 @pytest.mark.parametrize(
