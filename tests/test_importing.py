@@ -348,6 +348,27 @@ def test_per_cent_read_as_a_fraction_is_noticed(tmp_path):
     )
 
 
+FLOPS = (
+    "flops: {convention: palm, num_parameters: {value: 8.03e9}, embedding_parameters: {value: 0.53e9}, "
+    "num_layers: {value: 32}, attention_width: {value: 4096}}\n"
+)
+
+
+@pytest.mark.parametrize("whole", ["tokens_per_s_per_rank: tok_s", "step_time: {column: tok_s, unit: s}"])
+def test_more_flops_than_the_peak_of_a_gpu_are_noticed(tmp_path, whole):
+    """Tokens/s of four ranks in the column of one: an MFU of 1.73 was recomputed, and nothing said of it."""
+    text = MAPPING.replace("tokens_per_s_per_rank: tok_s", whole) + FLOPS
+    tokens_per_s = 33_280
+    value = tokens_per_s if whole.startswith("tokens") else 65_536 / 4 / tokens_per_s
+    assert message(tmp_path, row(tok_s=value), text=text) == (
+        "mine.csv:2: 33,280 tokens/s of one rank are 1,497.6 TFLOP/s by products with 7.5e+09 parameters alone, more "
+        "than the peak, 989.0 TFLOP/s.\n"
+        "hint: a rate of all ranks is 'tokens_per_s'; 'num_parameters' are those that a token meets"
+    )
+    reading = imported(tmp_path, row(tok_s=8000), text=MAPPING + FLOPS)
+    assert [history.status for history in reading.histories] == ["ok"]
+
+
 def test_a_word_of_the_status_that_nobody_explained_is_refused(tmp_path):
     assert message(tmp_path, row(end="dome")) == (
         "mine.csv:2: column 'end' holds 'dome', and mine.yaml:6 does not say what that means. Did you mean 'done'?\n"
