@@ -48,6 +48,7 @@ class NcclTests(ToolBenchmark):
     number of rows tells.
     """
 
+    version: ClassVar[int] = 2  # before, bandwidths of small calls were in hundredths of a GB/s
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("latency", "s", "lower", "time of one call, mean over ranks and calls (part: placement)"),
         MetricKind("algbw", "B/s", "higher", "size over time (part: placement)"),
