@@ -21,12 +21,14 @@ Given = Mapping[str, tuple[str, Scalar]]
 class _Kind:
     """Keys of a ``model_type`` beside those of :data:`_OF_ALL`.
 
-    ``kv_heads_are_heads`` says whether a config without ``num_key_value_heads`` means as many as there are heads.
+    ``kv_heads_are_heads`` says whether a config without ``num_key_value_heads`` means as many as there are heads, and
+    ``window`` is what transformers takes for ``sliding_window`` where a config has none.
     """
 
     keys: Mapping[str, str] = field(default_factory=lambda: {"ffn_hidden_size": "intermediate_size"})
     ignored: frozenset[str] = frozenset()
     kv_heads_are_heads: bool = True
+    window: int | None = None
 
 
 _OF_ALL = {
@@ -44,7 +46,7 @@ _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_hidden_s
 
 KINDS: Mapping[str, _Kind] = {
     "llama": _Kind(),
-    "mistral": _Kind(kv_heads_are_heads=False),
+    "mistral": _Kind(kv_heads_are_heads=False, window=4096),
     "phi3": _Kind(),  # queries, keys and values are rows of one matrix, gate and up of another: the same products
     "mixtral": _Kind(
         {
@@ -161,6 +163,11 @@ def numbers_of_config(table: Table, path: str) -> Given:
     needed = [name for name in (*_NEEDED, *["num_kv_heads"] * (not kind.kv_heads_are_heads)) if name in keys]
     if missing := [keys[name] for name in needed if name not in given]:
         raise SuiteError(f"{path}:{table.line}: the config has no '{missing[0]}'.")
+    if kind.window and "sliding_window" not in table.values:
+        raise SuiteError(
+            f"{path}:{table.line}: the config has no 'sliding_window', which transformers takes for {kind.window}, and "
+            f'{_WINDOW}.\nhint: write "sliding_window": null where the model has none'
+        )
     return given
 
 

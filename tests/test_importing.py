@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -347,6 +348,27 @@ def test_per_cent_read_as_a_fraction_is_noticed(tmp_path):
     )
 
 
+FLOPS = (
+    "flops: {convention: palm, num_parameters: {value: 8.03e9}, embedding_parameters: {value: 0.53e9}, "
+    "num_layers: {value: 32}, attention_width: {value: 4096}}\n"
+)
+
+
+@pytest.mark.parametrize("whole", ["tokens_per_s_per_rank: tok_s", "step_time: {column: tok_s, unit: s}"])
+def test_more_flops_than_the_peak_of_a_gpu_are_noticed(tmp_path, whole):
+    """Tokens/s of four ranks in the column of one: an MFU of 1.73 was recomputed, and nothing said of it."""
+    text = MAPPING.replace("tokens_per_s_per_rank: tok_s", whole) + FLOPS
+    tokens_per_s = 33_280
+    value = tokens_per_s if whole.startswith("tokens") else 65_536 / 4 / tokens_per_s
+    assert message(tmp_path, row(tok_s=value), text=text) == (
+        "mine.csv:2: 33,280 tokens/s of one rank are 1,497.6 TFLOP/s by products with 7.5e+09 parameters alone, more "
+        "than the peak, 989.0 TFLOP/s.\n"
+        "hint: a rate of all ranks is 'tokens_per_s'; 'num_parameters' are those that a token meets"
+    )
+    reading = imported(tmp_path, row(tok_s=8000), text=MAPPING + FLOPS)
+    assert [history.status for history in reading.histories] == ["ok"]
+
+
 def test_a_word_of_the_status_that_nobody_explained_is_refused(tmp_path):
     assert message(tmp_path, row(end="dome")) == (
         "mine.csv:2: column 'end' holds 'dome', and mine.yaml:6 does not say what that means. Did you mean 'done'?\n"
@@ -599,6 +621,34 @@ def test_nccl_tests_table_becomes_a_sweep(tmp_path):
     }
     assert {row.basis for row in rows} == {"imported from a.txt:13"}
     assert run.environment()["imported"]["notes"] == ["a.txt: 1 rows of 0 bytes are left out: they moved nothing"]
+
+
+def small_calls(path: Path, time_us: float) -> Path:
+    """Of 4,096 bytes among four ranks, as nccl-tests prints it."""
+    algbw = 4096 / time_us / 1e3
+    half = f"{time_us:8.2f} {algbw:7.2f} {1.5 * algbw:7.2f}       0"
+    row = f"        4096          1024     float     sum      -1 {half} {half}"
+    text = "\n".join(row if line.startswith("  1073741824") else line for line in PRINTED.splitlines())
+    path.write_text(text + "\n")
+    return path
+
+
+def test_bandwidths_of_small_calls_are_size_over_time_and_not_two_decimals_of_a_gigabyte(tmp_path):
+    reading = read(import_files([small_calls(tmp_path / "a.txt", 268.12)], None, tmp_path / "run"))
+    found = figures([row for row in reading.rows if row.case.endswith("4KiB")])
+    assert found["algbw/in_place"] == pytest.approx(15.276742e6)  # printed as 0.02
+    assert found["busbw/in_place"] == pytest.approx(22.915113e6)  # printed as 0.02
+
+
+def test_a_call_that_takes_three_percent_longer_is_no_regression_by_a_rounded_bandwidth(tmp_path):
+    """Its algbw is printed as 0.02 and as 0.01: half, by two decimals of a gigabyte a second."""
+    runs = [
+        import_files([small_calls(tmp_path / f"{time_us}.txt", time_us)], None, tmp_path / f"run{time_us}").path
+        for time_us in (268.12, 276.90)
+    ]
+    compared = compare_runs(*runs)
+    assert not compared.is_regression
+    assert max(difference.worsening for difference in compared.judged) == pytest.approx(math.log(276.90 / 268.12))
 
 
 @pytest.mark.parametrize(

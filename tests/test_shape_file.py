@@ -214,6 +214,7 @@ def test_phi_4_has_its_published_number_of_parameters(tmp_path):
         ({"num_key_value_heads": 3}, "3 kv heads do not divide 4 heads"),
         ({"num_local_experts": 8}, "key 'num_local_experts' is not known here"),
         ({"model_type": "mistral", "num_key_value_heads": None}, "the config has no 'num_key_value_heads'."),
+        ({"model_type": "mistral"}, "the config has no 'sliding_window', which transformers takes for 4096"),
     ],
 )
 def test_what_is_not_ours_is_refused_by_the_name_of_its_key(tmp_path, changes, words):

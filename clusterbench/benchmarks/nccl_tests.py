@@ -17,6 +17,7 @@ from clusterbench.benchmarks._tool import (
     with_limit,
 )
 from clusterbench.errors import ToolError, WrongResult
+from clusterbench.formulas.collectives import BUS_FACTOR, as_spelled_here
 from clusterbench.options import option
 from clusterbench.tools import nccl_tests
 from clusterbench.types import MetricKind, Place, Point, Step, metric_key
@@ -47,6 +48,7 @@ class NcclTests(ToolBenchmark):
     number of rows tells.
     """
 
+    version: ClassVar[int] = 2  # before, bandwidths of small calls were in hundredths of a GB/s
     metrics: ClassVar[tuple[MetricKind, ...]] = (
         MetricKind("latency", "s", "lower", "time of one call, mean over ranks and calls (part: placement)"),
         MetricKind("algbw", "B/s", "higher", "size over time (part: placement)"),
@@ -127,6 +129,9 @@ class NcclTests(ToolBenchmark):
                 f"{name} gave wrong results: {wrong} wrong elements, {table.out_of_bounds} checks failed",
                 {"wrong_elements": float(wrong), "failed_checks": float(table.out_of_bounds)},
             )
+        num_ranks = nccl_tests.num_ranks(text) if point["launcher"] else int(point["num_gpus"])
+        factor = BUS_FACTOR[as_spelled_here(str(point["test"]))](num_ranks) if num_ranks else 0.0
+        row = nccl_tests.unrounded(row, factor)
         figures: dict[str, float] = {}
         for part, placement in (("out_of_place", row.out_of_place), ("in_place", row.in_place)):
             figures[metric_key("latency", part=part)] = placement.time_s

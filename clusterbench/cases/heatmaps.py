@@ -60,8 +60,14 @@ class Heatmap:
 
     @cached_property
     def num_nodes(self) -> dict[int, int]:
-        """Nodes by ranks, where several node counts were run and each is one number of ranks; otherwise empty."""
-        pairs = {(case.layout.world_size, case.row.num_nodes) for case in self.trained if case.row.status != "refused"}
+        """Nodes by ranks, where several node counts were run and each is one number of ranks; otherwise empty.
+
+        Of a number of ranks for which all was refused the refusals tell it.
+        """
+        run = [case for case in self.trained if case.row.status != "refused"]
+        sizes_run = {case.layout.world_size for case in run}
+        refused_alone = [case for case in self.trained if case.layout.world_size not in sizes_run]
+        pairs = {(case.layout.world_size, case.row.num_nodes) for case in (*run, *refused_alone)}
         sizes, nodes = ({pair[place] for pair in pairs} for place in (0, 1))
         return dict(sorted(pairs)) if len(nodes) > 1 and len(sizes) == len(nodes) == len(pairs) else {}
 

@@ -80,7 +80,7 @@ def advise(
 
     Nothing is run. Without --rates all of it is worked out from datasheets, and says so first.
     """
-    from clusterbench.pricing.advise_verb import Asked, answers, heatmaps
+    from clusterbench.pricing.advise_verb import Asked, answers, expect_names, heatmaps
     from clusterbench.pricing.advised_suite import advised_suite, expect_replaceable
 
     if out is not None and len(shapes) > 1:
@@ -91,6 +91,8 @@ def advise(
         expect_replaceable(out)
     of = known_cluster(cluster).but(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, nics=nics)
     asked = Asked(cluster=of, **options)
+    if page is not None:
+        expect_names(asked, shapes)
     found: list[tuple[Advice, KnownRates]] = []
     for shape in shapes:
         for text, advice, known in answers(asked, shape, gpu_hour, knee):

@@ -31,8 +31,9 @@ def report(
 ) -> None:
     """Derive rows.csv, verdict.json, hosts.json and index.html of the run in folder RUN again, from what was observed.
 
-    Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common
-    and the same kind of GPU or CPU, such as a run for each number of nodes, and otherwise side by side. A RUN may be a
+    Of several runs one page is made in the folder --out: as parts of one experiment where they have no case in common,
+    the same kind of GPU or CPU and no two models of one name, such as a run for each number of nodes, and otherwise
+    side by side. A RUN may be a
     bundle, which is unpacked beside it. Ends with the exit code that the verdict stands for.
     """
     from clusterbench.derive import AskedRates

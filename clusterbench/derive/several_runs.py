@@ -13,6 +13,7 @@ from clusterbench.derive import SingleRun, read_single, rows_across_cases
 from clusterbench.derive.rows_of_cases import refusal_rows
 from clusterbench.run_folder import RunFolder
 from clusterbench.run_folder.attempts import History
+from clusterbench.shape import OWN_SHAPE
 from clusterbench.types import Plan, Point
 
 
@@ -25,11 +26,13 @@ def as_one(runs: Sequence[SingleRun]) -> Reading:
     """Several runs as one, each case named by its run.
 
     Runs that have no case in common are parts of one experiment, such as one run for each number of nodes: what follows
-    from several cases then follows from all of theirs. Where a case is in two runs, or one ran on another kind of
-    device, they stand side by side, and every row's point says its ``run``.
+    from several cases then follows from all of theirs. Where a case is in two runs, one ran on another kind of device,
+    or two models have one name, they stand side by side, and every row's point says its ``run``.
     """
     hashes = [history.case.hash for run in runs for history in run.histories]
-    stand_apart = len(set(hashes)) < len(hashes) or len({_device(run) for run in runs}) > 1
+    models = {_model(history.case.point) for run in runs for history in run.histories}
+    has_two_of_a_name = len({name for name, _ in models}) < len(models)
+    stand_apart = len(set(hashes)) < len(hashes) or len({_device(run) for run in runs}) > 1 or has_two_of_a_name
     named_runs = [_named(run, name, stand_apart) for run, name in zip(runs, names_of(runs), strict=True)]
     plan = Plan(
         suite=" and ".join(dict.fromkeys(run.plan.suite for run in named_runs)),
@@ -70,6 +73,11 @@ def _device(run: SingleRun) -> tuple[str, str | None]:
     """What a scaling over several runs has to be of: the GPUs, or where there are none the CPUs."""
     cluster = run.plan.cluster
     return cluster.device, cluster.gpu_name if cluster.device == "cuda" else cluster.cpu_name
+
+
+def _model(point: Point) -> tuple[object, object]:
+    """What a case trains, if anything: charts tell models by their names."""
+    return point.get("shape"), point.get(OWN_SHAPE)
 
 
 def names_of(runs: Sequence[SingleRun]) -> list[str]:

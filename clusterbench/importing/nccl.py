@@ -302,7 +302,7 @@ def _case(line: _Line, op: str, world_size: int, num_nodes: int, hosts: tuple[st
         point=point,
         world_size=world_size,
         num_nodes=num_nodes,
-        figures=dict(_figures(line.row)),
+        figures=dict(_figures(nccl_tests.unrounded(line.row, BUS_FACTOR[op](world_size)))),
         time_s=line.row.out_of_place.time_s,
         hosts=hosts,
     )

@@ -17,8 +17,10 @@ from clusterbench.formulas.collectives import as_spelled_here
 from clusterbench.importing.mapping import COUNTS, DEGREES, FIGURES, Cell, Mapped
 from clusterbench.importing.records import ImportedCase, nodes
 from clusterbench.layout import MOST_RANKS, RIDERS, ParallelLayout
+from clusterbench.measured.bounds import MARGIN
 from clusterbench.options import as_yaml
 from clusterbench.types import Status, split_key
+from clusterbench.units import format_value
 from clusterbench.yaml_lines import Value
 
 MOST_ROWS = 100_000
@@ -91,6 +93,10 @@ class _TableRow:
         point = self.point()
         world_size = self.world_size(point)
         figures = self.figures() if status == "ok" else {}
+        time_s = self.time_s(point, world_size, figures) if status == "ok" else None
+        model = self.model() if status == "ok" else None
+        if model and time_s:
+            self.expect_possible(model, self.tokens_per_s(point, figures, time_s, world_size) / world_size)
         return ImportedCase(
             where=self.where,
             point=point,
@@ -99,8 +105,8 @@ class _TableRow:
             status=status,
             reason=reason,
             figures=figures,
-            time_s=self.time_s(point, world_size, figures) if status == "ok" else None,
-            model=self.model() if status == "ok" else None,
+            time_s=time_s,
+            model=model,
         )
 
     def status(self) -> tuple[Status, str]:
@@ -282,6 +288,27 @@ class _TableRow:
                 raise self.fail(f"{name} is {'empty' if value is None else f'{value:g}'}; it must be above 0.")
             values[name] = value
         return ImportedModel(**values)
+
+    @staticmethod
+    def tokens_per_s(point: Mapping[str, Any], figures: Mapping[str, float], time_s: float, world_size: int) -> float:
+        """Of all ranks."""
+        per_rank = figures.get("tokens_per_s_per_rank")
+        if per_rank is not None:
+            return per_rank * world_size
+        tokens = int(point.get("global_batch_size", 0)) * int(point.get("seq_len", 0))
+        return figures.get("tokens_per_s", tokens / time_s)
+
+    def expect_possible(self, model: ImportedModel, tokens_per_s: float) -> None:
+        """Products with each weight, without attention, are the least that a token takes by any convention."""
+        parameters = model.num_parameters - model.embedding_parameters
+        flops_per_s = 6 * parameters * tokens_per_s
+        if flops_per_s > model.peak_flops_per_s * (1 + MARGIN):
+            raise self.fail(
+                f"{tokens_per_s:,.0f} tokens/s of one rank are {format_value(flops_per_s, 'FLOP/s')} by products with "
+                f"{parameters:.3g} parameters alone, more than the peak, "
+                f"{format_value(model.peak_flops_per_s, 'FLOP/s')}.\n"
+                "hint: a rate of all ranks is 'tokens_per_s'; 'num_parameters' are those that a token meets"
+            )
 
     def value(self, name: str, cell: Cell) -> Value:
         """What stands there, as YAML would read it."""

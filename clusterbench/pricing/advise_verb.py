@@ -21,6 +21,7 @@ from clusterbench.pricing.rates import KnownRates
 from clusterbench.pricing.rates_file import expect_effect, given_names, rates_of
 from clusterbench.pricing.top_layouts import TopLayouts, top_layouts
 from clusterbench.pricing.typical import nics_bytes_per_s, typical_rates
+from clusterbench.shape import numbers_of
 from clusterbench.shape_file import asked_shape
 from clusterbench.units import format_value
 from clusterbench.words import comment, plural
@@ -123,6 +124,25 @@ def answers(asked: Asked, shape: str, gpu_hour: float | None, knee: bool) -> Ite
         advice = advise(question, of, known)
         on_nodes = list(on_fewer_nodes(question, of, known)) if knee else ()
         yield "\n".join([*head, advice_text(advice, of, known, gpu_hour, on_nodes)]), advice, known
+
+
+def expect_names(asked: Asked, shapes: Sequence[str]) -> None:
+    """That rows of a heatmap, which names tell apart, are of one model each.
+
+    Raises
+    ------
+    SuiteError
+        Naming both, where two models have one name; and for every mistake of an option or a file.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for told in shapes:
+        shape = asked.question(told).shape
+        before, numbers = first.setdefault(shape.name, (told, numbers_of(shape)))
+        if numbers != numbers_of(shape):
+            raise SuiteError(
+                f"--shape {told}: the shape '{shape.name}' has other numbers in {before}, and a page tells models by "
+                "their names.\nhint: write 'name: ...' beside its numbers"
+            )
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ OF_MACHINES = (
     ),
     Word("RoCE", "RDMA over converged Ethernet."),
     Word("IB", "InfiniBand, a network made for RDMA.", "InfiniBand"),
-    Word("NDR", "InfiniBand at 400 Gb/s a port; HDR is 200 Gb/s.", "HDR|XDR"),
+    Word("NDR", "InfiniBand at 400 Gb/s a port; EDR is 100, HDR 200, XDR 800 Gb/s.", "EDR|HDR|XDR"),
     Word(
         "GDR",
         "GPUDirect RDMA: the network card reads and writes the GPU's memory itself, past the host's.",

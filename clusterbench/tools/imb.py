@@ -33,6 +33,7 @@ _PATTERNS = {"PingPong": 1, "PingPing": 1, "Sendrecv": 2, "Exchange": 4}
 """How often a row's bytes are counted in its rate."""
 _UNITS = (1e6, 2.0**20)
 _LIKENESS, _ROUNDED_S, _ROUNDED_PER_S = 0.02, 0.006e-6, 0.006
+_WELL_PRINTED = 5.0  # MB/s: half of a hundredth is one in a thousand of it
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _filled(table: Table, columns: Sequence[str], lines: Sequence[tuple[int, str
     for row, (_, line) in zip(rows, lines, strict=True):
         if not _agrees(table.name, row, unit):
             raise ToolError(f"IMB printed a rate that is not its bytes over its time: {line!r}")
+    rows = tuple(_unrounded(table.name, row, unit) for row in rows)
     known = ("#bytes", "#repetitions", _RATE, _MESSAGES, _DEFECTS, *_TIMES)
     return replace(table, rows=rows, unread=tuple(column for column in columns if column not in known))
 
@@ -161,16 +163,31 @@ def _row(cells: Mapping[str, str], index: int, line: str, unit: float) -> Row:
     )
 
 
+def _unrounded(name: str, row: Row, unit: float) -> Row:
+    """A row with its rate by bytes and time, or messages, where hundredths of a MB/s tell less than one in 1,000."""
+    expected = _expected_rate(name, row)
+    if row.bytes_per_s is None or not expected or row.bytes_per_s >= _WELL_PRINTED * unit:
+        return row
+    return replace(row, bytes_per_s=expected)
+
+
+def _expected_rate(name: str, row: Row) -> float | None:
+    """Bytes a second by messages, or by time where the pattern is known."""
+    if row.size_bytes is None:
+        return None
+    if row.messages_per_s is not None:
+        return row.size_bytes * row.messages_per_s
+    time_s = row.times_s.get("max", row.times_s.get(""))
+    return _PATTERNS[name] * row.size_bytes / time_s if name in _PATTERNS and time_s else None
+
+
 def _agrees(name: str, row: Row, unit: float) -> bool:
     """Whether a rate is what follows from size and time or messages, as far as the pattern is known."""
-    if row.bytes_per_s is None or row.size_bytes is None:
+    expected = _expected_rate(name, row)
+    if row.bytes_per_s is None or row.size_bytes is None or expected is None:
         return True
     rounded = _ROUNDED_PER_S * unit
     if row.messages_per_s is not None:
-        expected = row.size_bytes * row.messages_per_s
         return abs(row.bytes_per_s - expected) <= _LIKENESS * expected + rounded + row.size_bytes
-    time_s = row.times_s.get("max", row.times_s.get(""))
-    if name not in _PATTERNS or not time_s:
-        return True
-    expected = _PATTERNS[name] * row.size_bytes / time_s
+    time_s = row.times_s.get("max", row.times_s.get("", 0.0))
     return abs(row.bytes_per_s - expected) <= (_LIKENESS + _ROUNDED_S / time_s) * expected + rounded

@@ -27,6 +27,7 @@ _LATENCIES = {
     "Max Latency(us)": "max",
     "Pure Comm.(us)": "communication",
 }
+_WELL_PRINTED = 5e6  # B/s: half of a hundredth of a MB/s is one in a thousand of it
 _TAIL = re.compile(r"(?P<percentile>P\d+)[ \w]*\(us\)")
 
 
@@ -143,6 +144,8 @@ def _row(columns: Sequence[str], line: str, index: int) -> Row:
         raise ToolError(f"OSU's table has neither a latency nor a bandwidth: {', '.join(columns)}")
     if size and bytes_per_s and messages_per_s and not _agree(int(size) * messages_per_s, bytes_per_s):
         raise ToolError(f"OSU printed a bandwidth that is not its size times its messages: {line!r}")
+    if size and messages_per_s and bytes_per_s is not None and bytes_per_s < _WELL_PRINTED:
+        bytes_per_s = int(size) * messages_per_s
     return Row(index, None if size is None else int(size), latencies, bytes_per_s, messages_per_s)
 
 

@@ -19,6 +19,7 @@ _COLUMN = re.compile(r"#\w+|tps average|[^\s\[\]]+(?: [^\s\[\]]+)?\[[^\]\s]+\]")
 _BYTES_PER_S = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 _ROUNDED_MESSAGES_PER_S = 0.5
 _ROUNDED_UNITS = 0.005
+_WELL_PRINTED = 1000 * _ROUNDED_UNITS
 _LIKENESS = 0.01
 _PRECISE_MESSAGES_PER_S = 1000.0
 _END_OF_BANDWIDTH, _END_OF_LATENCY = re.compile(r"\.\d{6}$"), re.compile(r"\.\d\d$")
@@ -29,8 +30,9 @@ _END_OF_BANDWIDTH, _END_OF_LATENCY = re.compile(r"\.\d{6}$"), re.compile(r"\.\d\
 class Bandwidth:
     """One row of a bandwidth test; both directions together where the test is bidirectional.
 
-    ``peak_bytes_per_s`` is None where perftest did not look for it, which it then prints as zero. ``messages_per_s`` is
-    printed in whole ones a second: of few large messages it is the bandwidth over the size.
+    ``bytes_per_s`` is printed in hundredths of its unit: of small messages one way it is size times rate, which
+    tells more. ``peak_bytes_per_s`` is None where perftest did not look for it, which it then prints as zero.
+    ``messages_per_s`` is printed in whole ones a second: of few large messages it is the bandwidth over the size.
     """
 
     size_bytes: int
@@ -134,12 +136,21 @@ def _row(columns: Sequence[str], cells: Sequence[str], line: str, bidirectional:
     if unit not in _BYTES_PER_S:
         raise ToolError(f"perftest printed bandwidths in '{unit}', which is none of {', '.join(_BYTES_PER_S)}")
     factor = _BYTES_PER_S[unit]
+    messages_per_s = number("perftest", by_name["MsgRate[Mpps]"], line) * 1e6
+    average = by_name[f"BW average[{unit}]"]
+    by_rate = 0.0 if bidirectional else size_bytes * messages_per_s
+    rounded = factor * _ROUNDED_UNITS + size_bytes * _ROUNDED_MESSAGES_PER_S
+    is_few_hundredths = 0 < by_rate < _WELL_PRINTED * factor
+    if is_few_hundredths and abs(number("perftest", average, line) * factor - by_rate) <= rounded:
+        bytes_per_s = by_rate
+    else:
+        bytes_per_s = positive("perftest", average, line) * factor
     row = Bandwidth(
         size_bytes,
         iterations,
-        positive("perftest", by_name[f"BW average[{unit}]"], line) * factor,
+        bytes_per_s,
         number("perftest", by_name.get(f"BW peak[{unit}]", "0"), line) * factor or None,
-        number("perftest", by_name["MsgRate[Mpps]"], line) * 1e6,
+        messages_per_s,
     )
     _agree(row, factor, (1, 2) if bidirectional else (1,), line)
     is_finer = factor * _ROUNDED_UNITS < size_bytes * _ROUNDED_MESSAGES_PER_S

@@ -77,6 +77,17 @@ def test_a_size_rounded_down_to_the_ranks_is_taken_and_another_is_not():
         assert str(caught.value) == f"all_reduce_perf was asked for {size_bytes} bytes and measured 1048576"
 
 
+@pytest.mark.parametrize(("launcher", "factor"), [("", 2 * 7 / 8), ("mpirun -n 4", 2 * 3 / 4)])
+def test_bandwidths_below_what_two_decimals_tell_are_size_over_time(launcher, factor):
+    row = "        4096          1024     float     sum      -1" + "   268.12    0.02    0.03       0" * 2
+    lines = [row if line.startswith("     1048576") else line for line in printed.NCCL_TESTS.splitlines()]
+    ranks = [f"#  Rank  {rank} Group  0 Pid      1 on    somehost device  0 [0000:01:00] Some GPU" for rank in range(4)]
+    text = "\n".join(line for line in lines if "Rank  0" not in line).replace("# Using devices", "\n".join(ranks))
+    figures = NcclTests.parse(text + "\n", {**point(launcher=launcher), "size_bytes": 4096})
+    assert figures["algbw[part=in_place]"] == pytest.approx(4096 / 268.12e-6)
+    assert figures["busbw[part=in_place]"] == pytest.approx(4096 / 268.12e-6 * factor)
+
+
 def test_many_single_jobs_instead_of_one_are_refused():
     rows = "".join(line for line in printed.NCCL_TESTS.splitlines(keepends=True) if line.startswith("     1048576"))
     with pytest.raises(ToolError, match="all_reduce_perf was asked for one size and printed 2 rows"):

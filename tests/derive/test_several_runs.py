@@ -16,6 +16,7 @@ from clusterbench.derive import read
 from clusterbench.derive.several_runs import read_several
 from clusterbench.diagnoses import Answer, examine
 from clusterbench.run_folder import RunFolder
+from clusterbench.shape import named_shape, point_of_shape
 from clusterbench.types import Case, Floor
 from tests.report.synthetic import ENVIRONMENT, case, observation, outcome, write_run
 
@@ -65,6 +66,35 @@ def test_runs_on_other_machines_are_no_experiment(tmp_path: Path) -> None:
     together = read_several([small, large])
     assert scaling(together) == scaling(read(small)) | scaling(read(large))
     assert {row.point["run"] for row in together.rows} == {"one-rank", "more"}
+
+
+def of_model(run: RunFolder, path: Path, num_layers: int) -> RunFolder:
+    """The same run as one of a model that is not on record, called 'mine'."""
+    own = replace(named_shape("llama-tiny"), name="mine", num_layers=num_layers)
+    plan = run.plan()
+    cases = [replace(case, point={**case.point, **point_of_shape(own)}) for case in plan.cases]
+    hashes = {before.hash: after.hash for before, after in zip(plan.cases, cases, strict=True)}
+    copied = RunFolder.create(path, b"suite: part\n", replace(plan, cases=tuple(cases)), run.environment())
+    observed = {(seen.hash, seen.repeat, seen.attempt): seen for seen in run.observations()}
+    for ended in run.outcomes():
+        seen = observed.get((ended.hash, ended.repeat, ended.attempt))
+        own_hash = hashes[ended.hash]
+        copied.record(replace(ended, hash=own_hash), seen and replace(seen, hash=own_hash))
+    return copied
+
+
+def test_two_models_of_one_name_are_no_experiment(tmp_path: Path) -> None:
+    """They were one row of a heatmap, and one curve of a chart: a config.json that changed between two runs."""
+    small, large = (
+        of_model(part(tmp_path / f"of-{name}", is_in), tmp_path / name, num_layers)
+        for name, is_in, num_layers in (
+            ("one-rank", lambda case: case.world_size == 1, 4),
+            ("more", lambda case: case.world_size > 1, 8),
+        )
+    )
+    together = read_several([small, large])
+    assert {row.point["run"] for row in together.rows} == {"one-rank", "more"}
+    assert "run" not in read_several([large, part(tmp_path / "on-record", lambda case: True)]).rows[0].point
 
 
 def test_the_same_case_in_two_runs_stands_side_by_side(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def test_before_2018_a_megabyte_was_two_to_the_twentieth(imported):
     assert rows["2n2/IMB_PingPong-4MiB", "bandwidth"][0] == pytest.approx(4074.57e6, rel=1e-5)
 
 
+def test_the_rate_of_a_small_message_is_its_bytes_over_its_time_and_not_two_decimals(imported):
+    """Over 50.13 us one byte is printed as 0.02 MB/s, which is also what it is over 40.01."""
+    rows = imported(PINGPONG.replace("         0.37         2.69", "        50.13         0.02"), num_nodes=2)
+    assert rows["2n2/IMB_PingPong-1B", "bandwidth"][0] == pytest.approx(1 / 50.13e-6)
+
+
 def test_messages_are_counted_and_groups_are_all_of_the_ranks(imported):
     rows = imported(BIBAND + GROUPS, num_nodes=2)
     assert rows["2n2/IMB_Biband-8B", "message_rate"][0] == 10065479

@@ -47,6 +47,12 @@ Pure Comm.(us)     Min Comm.(us)     Max Comm.(us)        Overlap(%)
 """
 
 
+def test_a_bandwidth_of_few_printed_digits_is_size_times_messages(imported):
+    rows = imported(PAIRS.replace("4                     126.43       31608531.76", "1  0.02  17344.18"), num_nodes=2)
+    (found,) = (value for (_, metric), (value, _) in rows.items() if metric == "bandwidth")
+    assert found == pytest.approx(17344.18)
+
+
 def test_a_bandwidth_is_in_millions_of_bytes_and_names_its_line(imported):
     assert imported(CUDA, num_nodes=1) == {
         ("1n2/MPI-CUDA_Bandwidth-1B", "bandwidth"): (1.01e6, "imported from said.txt:5"),

@@ -103,6 +103,29 @@ def test_where_nothing_fits_a_cell_says_so(tmp_path):
     assert [line[3] for line in lines(page.read_text())] == ["none of 16 forms fits", "none of 25 forms fits"]
 
 
+def test_where_no_layout_is_legal_a_cell_says_so(tmp_path):
+    """One sequence cannot be shared among three GPUs: there was no page, and a KeyError."""
+    page = tmp_path / "heatmap.html"
+    cluster = ("--gpu", "h100-sxm-80gb", "--gpus-per-node", "1", "--num-nodes", "3", "--nics", "1x400Gb")
+    said = run(*asked("playbook-1b"), *cluster, "--global-batch-size", "1", "--page", str(page))
+    assert said.exit_code == 0
+    assert [line[1:4] for line in lines(page.read_text())][-1] == ["3", "3", "no layout is legal"]
+
+
+def test_two_models_of_one_name_are_refused(tmp_path):
+    """Of two files called x.json the page had one row, with the figures of the second."""
+    numbers = "{num_layers: 2, hidden_size: %d, ffn_hidden_size: 256, num_heads: 4, vocab_size: 512}"
+    paths = [tmp_path / folder / "x.yaml" for folder in ("a", "b")]
+    for path, width in zip(paths, (128, 256), strict=True):
+        path.parent.mkdir()
+        path.write_text(numbers % width)
+    page = tmp_path / "heatmap.html"
+    said = run(*asked(*map(str, paths)), *CARD, "--page", str(page))
+    assert said.exit_code == 2
+    assert f"--shape {paths[1]}: the shape 'x' has other numbers in {paths[0]}, and a page tells" in said.output
+    assert not page.exists()
+
+
 def test_a_suite_is_that_of_one_model(tmp_path):
     said = run(*asked("playbook-1b", "playbook-3b"), *CARD, "--out", str(tmp_path / "s.yaml"))
     assert said.exit_code == 2

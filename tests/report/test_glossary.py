@@ -111,6 +111,14 @@ def test_a_word_is_linked_where_it_is_first_used() -> None:
     assert explained("MFU") == "MFU"
 
 
+@pytest.mark.parametrize(("rate", "gbit"), [("EDR", 100), ("HDR", 200), ("NDR", 400), ("XDR", 800)])
+def test_each_rate_of_infiniband_is_told(rate: str, gbit: int) -> None:
+    """A page with XDR alone had an entry for NDR, which did not name it."""
+    (word,) = words_in(f"<td>{rate}</td>", glossary())
+    told = word.meaning if rate == word.name else word.meaning.partition(rate)[2]
+    assert re.search(r"\d+", told)[0] == str(gbit)  # type: ignore[index]
+
+
 def test_words_have_names_of_their_own() -> None:
     anchors = [word.anchor for word in glossary(benchmarks())]
     assert len(set(anchors)) == len(anchors)

@@ -36,6 +36,13 @@ def test_perftest_gigabits_are_read_from_the_header_and_no_peak_is_none():
     assert row.peak_bytes_per_s is None
 
 
+@pytest.mark.parametrize(("average", "rate"), [("0.07", "4.612345"), ("0.00", "0.212345")])
+def test_perftest_the_bandwidth_of_small_messages_is_not_two_decimals_of_a_gigabit(average, rate):
+    row = f" 2  5000  0.00  {average}  {rate}\n"
+    *_, last = perftest.parse(printed.PERFTEST_GIGABITS + row)
+    assert last.bytes_per_s == pytest.approx(2 * float(rate) * 1e6)
+
+
 def test_perftest_both_directions_count_in_bandwidth_and_rate():
     (row,) = perftest.parse(printed.PERFTEST_BIDIRECTIONAL)
     assert (row.bytes_per_s, row.messages_per_s) == (46875 * 2**20, 750_000.0)
