@@ -31,7 +31,7 @@ _LIMIT_S, _LEAST_LIMIT_S = 20.0, 3.0
     "--drain-on",
     metavar="A,B",
     callback=lambda _, __, text: _names_of_checks(text),
-    help="Checks whose findings make exit code 1; no others do.",
+    help="Checks whose findings make exit code 1; no others do. With --prolog none, unless said.",
 )
 @click.option("--accept", type=click.Path(path_type=Path), help="A file of findings that are known and accepted.")
 @click.option("--json", type=click.Path(path_type=Path), help="Write what was found into this file, for programs.")

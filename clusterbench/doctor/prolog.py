@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,19 +24,24 @@ from clusterbench.launchers import without_launchers
 
 DRAIN, NO_DRAIN, NOT_JUDGED = "drain: ", "no drain: ", "not judged: "
 """How its one line begins. A script acts on the first two alone."""
+NONE = "none"
+"""In place of the names of checks."""
 SECONDS_TO_END = 0.5
+_ERROR = "error: "
 MOST_OF_A_REASON = 200
 """Characters of a drain's reason: Slurm's sinfo cuts what is longer."""
 
 
 def drain_list(text: str) -> tuple[str, ...]:
-    """The checks of ``--drain-on A,B``; none drains for nothing.
+    """The checks of ``--drain-on A,B``; of ``none`` there is none.
 
     Raises
     ------
     SuiteError
         If one is no check, or a note, which never takes a node away.
     """
+    if text.strip() == NONE:
+        return ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in checks():
@@ -67,7 +73,8 @@ def within(limit_s: float, words: Sequence[str], spent_s: float = 0.0) -> int:
     """Runs ``clusterbench`` with these words in a process of its own, prints its line, and ends it after the limit.
 
     Whatever hangs (a driver, a disk) hangs there: this process waits for nothing but time. A finding is what the child
-    says with exit code 1 and the line of one: a traceback has that code too. All else is 0, and a line that says so.
+    says with exit code 1 and the line of one: a traceback has that code too. All else is 0, and a line that says so: a
+    file that is away for a minute, or a check that has another name since an update, takes no cluster away.
     What a launcher set is kept from the child: it is about this host, and waits for no other rank.
 
     Parameters
@@ -79,25 +86,28 @@ def within(limit_s: float, words: Sequence[str], spent_s: float = 0.0) -> int:
         own_copy.command("clusterbench", *words),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
         start_new_session=True,
         env=without_launchers(os.environ),
     )
     try:
-        said, _ = process.communicate(timeout=max(limit_s - spent_s - SECONDS_TO_END, 0.0))
+        said, complained = process.communicate(timeout=max(limit_s - spent_s - SECONDS_TO_END, 0.0))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # one that a driver holds does not even end when killed
             process.wait(SECONDS_TO_END / 2)
-        if process.stdout:
-            process.stdout.close()
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
         print(_not_judged(f"no answer within {limit_s:g} s"))
         return 0
+    print(complained, end="", file=sys.stderr)
     if said.startswith(DRAIN if process.returncode == 1 else (NO_DRAIN, NOT_JUDGED)):
         print(said, end="")
         return process.returncode
-    print(_not_judged(f"the doctor ended with exit code {process.returncode}"))
+    mistake = next((line.removeprefix(_ERROR) for line in complained.splitlines() if line.startswith(_ERROR)), "")
+    print(_not_judged(mistake.rstrip(".") or f"the doctor ended with exit code {process.returncode}"))
     return 0
 
 

@@ -22,7 +22,7 @@ from clusterbench.doctor import Examination, Found, examine
 from clusterbench.doctor.accept import Accepted, accepting, read_accepted, without_effect
 from clusterbench.doctor.formats import as_json, as_junit, as_openmetrics
 from clusterbench.doctor.logs import examine_logs
-from clusterbench.doctor.prolog import DRAIN, age_s, drain_list, line, within
+from clusterbench.doctor.prolog import DRAIN, NONE, age_s, drain_list, line, within
 from clusterbench.doctor.text import text
 from clusterbench.errors import ClusterbenchError, LaunchError, SuiteError
 from clusterbench.launch.agent import Agent
@@ -116,10 +116,10 @@ def answer(asked: Asked) -> int:
     SuiteError, LaunchError
         For a mistake in the command line or its files; if hosts that are reached cannot be started on.
     """
+    if asked.limit_s is not None:
+        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or NONE).words, age_s())
     drain_on = drain_list(asked.drain_on) if asked.drain_on is not None else None
     accepted = read_accepted(asked.accept) if asked.accept else ()
-    if asked.limit_s is not None:
-        return within(asked.limit_s, replace(asked, drain_on=asked.drain_on or "").words, age_s())
     started = detect(os.environ)
     if started is None and not asked.hosts:  # else another host may be the one that writes
         _expect_folders(asked)

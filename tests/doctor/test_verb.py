@@ -209,6 +209,25 @@ def test_a_prolog_says_in_one_line_that_nothing_is_drained():
     assert done.stdout.startswith("no drain: ")
 
 
+def test_a_prolog_without_a_list_drains_nothing_and_judges():
+    done = doctor("--prolog", "--limit", "60s")
+    assert (done.returncode, done.stdout.partition(": ")[0]) == (0, "no drain"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--drain-on", "port_stat"), "--drain-on: no check 'port_stat'. Did you mean 'port_state'?"),
+        (("--accept", "absent.yaml"), "--accept absent.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_a_prolog_takes_no_node_away_for_a_file_that_is_gone_or_a_name_that_an_update_changed(words, why):
+    """Slurm drains a node whose Prolog ends with anything but 0: with 2 a whole cluster would be gone."""
+    done = doctor("--prolog", "--limit", "60s", *words)
+    assert (done.returncode, done.stdout) == (0, f"not judged: {why}; this node stays as it is\n")
+    assert done.stderr.startswith("error: ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
