@@ -423,7 +423,8 @@ class TrainStep(SustainedBenchmark):
         timed = TimedStep(step, rig.asked_calls, active, rig.asks_gradients)
         fed = FedStep(step, timed, active, rig.device) if is_fed(point) else None
         run = OwnWork(fed or timed, rig.device)
-        passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
+        sent_bytes = 2 if any(parallelism.sent_as for parallelism in active) else job.gradient_bytes
+        passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job), sent_bytes))
         if (timeline := passes.get(TIMELINE.name)) is not None:  # the twin has fewer micro-batches
             passes[TIMELINE.name] = lambda: in_order(timeline(), step, rig.device)
         if rig.asks_one_rank:
