@@ -249,7 +249,8 @@ class Checkpoint(Benchmark):
                 if point["operation"] != "load":
                     return evidence
                 places = [saved[0].path / str(number) for number in range(int(point["checkpoints"]))]
-                for place in places:
+                for number, place in enumerate(places):  # other words in each: a load that is left out shows
+                    model.fill(number)
                     model.save(place)
                 model.clear()
                 return {**evidence, **_dropped(rig.rank, places)}
@@ -262,7 +263,8 @@ class Checkpoint(Benchmark):
                 if places_saved:
                     model.clear()
                     model.load(places_saved[-1])
-                return model.compare()
+                is_load = point["operation"] == "load"
+                return model.compare((rig.made_calls - 1) % int(point["checkpoints"]) if is_load else 0)
 
         if point["operation"] == "load":
             return Step(run=run_load, check=check, confirm=confirm)
@@ -361,14 +363,20 @@ class _Model:
         self.rig, self.threads = rig, int(point["threads"])
         self.numel = int(point["size_bytes"]) // int(point["tensors"]) // WORD_BYTES
         mesh = DeviceMesh.from_group(rig.comm.group, rig.device.type)
-        self.state = {
-            f"layers.{index}.weight": DTensor.from_local(self.words(index), mesh, [Shard(0)], run_check=False)
-            for index in range(int(point["tensors"]))
-        }
+        self.state = dict[str, DTensor]()
+        for index in range(int(point["tensors"])):
+            part = DTensor.from_local(self.words(index), mesh, [Shard(0)], run_check=False)
+            self.state[f"layers.{index}.weight"] = part
 
-    def words(self, index: int) -> torch.Tensor:
+    def words(self, index: int, checkpoint: int = 0) -> torch.Tensor:
         """This rank's rows of the tensor with this number."""
-        return pattern(self.numel, (index * self.rig.world_size + self.rig.rank) * self.numel, self.rig.device)
+        of_tensor = (checkpoint * len(self.state) + index) * self.rig.world_size
+        return pattern(self.numel, (of_tensor + self.rig.rank) * self.numel, self.rig.device)
+
+    def fill(self, checkpoint: int) -> None:
+        """Has the model hold what a checkpoint is to hold."""
+        for index, tensor in enumerate(self.state.values()):
+            tensor.to_local().copy_(self.words(index, checkpoint))
 
     def save(self, place: Path) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -401,11 +409,11 @@ class _Model:
         for tensor in self.state.values():
             tensor.to_local().zero_()
 
-    def compare(self) -> dict[str, float]:
-        """Raises WrongResult at the first tensor that differs."""
+    def compare(self, checkpoint: int = 0) -> dict[str, float]:
+        """Raises WrongResult at the first tensor that is not the checkpoint's."""
         evidence: dict[str, float] = {}
         for index, (name, tensor) in enumerate(self.state.items()):
-            evidence = self.rig.expect_equal(name, tensor.to_local(), self.words(index))
+            evidence = self.rig.expect_equal(name, tensor.to_local(), self.words(index, checkpoint))
         return evidence
 
 

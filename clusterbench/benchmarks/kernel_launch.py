@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clusterbench.benchmarks import Benchmark
+from clusterbench.errors import WrongResult
 from clusterbench.formulas.statistics import summarise
 from clusterbench.options import option
 from clusterbench.types import Case, Metric, MetricKind, Observation, Place, Point, Step
+from clusterbench.words import plural
 
 if TYPE_CHECKING:
     from clusterbench.engine.rig import Rig
@@ -33,7 +35,7 @@ class KernelLaunch(Benchmark):
     graph, as long as the GPU needs. A CPU launches no kernels: there the same operator is dispatched and computed on
     the calling thread, and that is called operator overhead.
 
-    Every launch counts itself, and none may be missing.
+    Every launch counts itself, and none may be missing. Outside a graph each is seen to be one, too.
     """
 
     ranks_work_alone: ClassVar[bool] = True
@@ -62,6 +64,8 @@ class KernelLaunch(Benchmark):
     def prepare(cls, rig: Rig, point: Point) -> Step:
         import torch
 
+        from clusterbench.engine.launches import count_operators
+
         count = torch.zeros(1, dtype=torch.int64, device=rig.device)
         launches, mode = int(point["launches"]), point["mode"]
 
@@ -86,7 +90,13 @@ class KernelLaunch(Benchmark):
 
         def check() -> Mapping[str, float]:
             count.zero_()
-            run()
+            if mode == "graph":
+                run()
+            elif (launched := count_operators(run)) != launches:
+                raise WrongResult(
+                    f"a repetition launched {plural(launched, 'operator')} on rank {rig.rank} (host {rig.host}), and "
+                    f"{launches:,} are counted of it."
+                )
             return rig.expect_equal("launches", count, torch.full_like(count, launches))
 
         def confirm(is_first: bool) -> Mapping[str, float]:

@@ -137,7 +137,7 @@ class LinkMatrix(Benchmark):
 
         Of ranks in rails those of all rails, which wait for each other.
         """
-        repetitions = int(point["pair_iterations"]) + int(point["pair_warmup"])
+        repetitions = int(point["pair_iterations"]) + int(point["pair_warmup"]) + 1  # which is compared
         return int(point["size_bytes"]) * (1 + 4 * int(point["window"]) * repetitions) * len(_schedule(point))
 
     @classmethod
@@ -381,14 +381,14 @@ class _Wire:
     def _measure(self, seconds: torch.Tensor | None, peer: int, is_first: bool) -> None:
         """Fills (kinds x repetitions) with what this end of a pair saw; the end that only receives leaves zeros.
 
-        What arrived last of each kind is compared once its time is taken.
+        Behind what is timed of each kind there is one more, of which everything that arrives is compared: what is left
+        of the warm-up would be as right.
         """
         import torch
 
         from clusterbench.engine.loop import measure, warm_up
 
         assert seconds is not None
-        self.word.fill_(self.rig.rank)
         for number, kind in enumerate(_KINDS):
             self._address(peer)
             step = partial(getattr(self, kind), peer, is_first)
@@ -398,6 +398,8 @@ class _Wire:
             taken = measure(step, self.clock, int(self.point["pair_iterations"]), _unwatched)
             if kind == "both" or is_first == (kind != "back"):
                 seconds[number] = torch.tensor(taken, dtype=torch.float64, device=seconds.device)
+            self._address(peer)
+            step()
             if kind == "latency":
                 self._note("the word of", peer, self.word, torch.full_like(self.word, min(peer, self.rig.rank)))
             elif kind == "both" or is_first == (kind == "back"):
@@ -407,6 +409,7 @@ class _Wire:
         """The next messages say that they are for ``peer``, and nothing has arrived."""
         self.sent.copy_(self._message(self.rig.rank, peer))
         self.received.zero_()
+        self.word.fill_(self.rig.rank)
 
     def _compare(self, arrived: torch.Tensor, sender: int, receiver: int) -> None:
         """Each of the messages that ``sender`` sent here, word by word."""

@@ -19,7 +19,7 @@ from clusterbench.expected.tolerances import FACTORS, LARGEST, ONE_RANK, PARITY_
 from clusterbench.expected.twin import twin_of
 from clusterbench.job import DTYPE_BYTES, OURS, TrainingJob
 from clusterbench.job.flops import step_flops
-from clusterbench.job.passes import LATE_STEP, ON_ONE_RANK, TOKEN_READ, TOKEN_WAIT
+from clusterbench.job.passes import LATE_STEP, ON_ONE_RANK, TIMELINE, TOKEN_READ, TOKEN_WAIT
 from clusterbench.layout import RANK_ORDERS, ParallelLayout, every_layout
 from clusterbench.measured.agreement import agreements, is_routed_by_place_of_a_rank, one_rank_key
 from clusterbench.measured.nodes import NODE_STEP
@@ -402,6 +402,7 @@ class TrainStep(SustainedBenchmark):
         from clusterbench.engine.own_work import OwnWork
         from clusterbench.proof.fed_step import FedStep
         from clusterbench.proof.late_step import late_step
+        from clusterbench.proof.order import in_order
         from clusterbench.proof.own_size import on_one_rank
         from clusterbench.proof.parity import check_parity
         from clusterbench.proof.timed_step import TimedStep
@@ -422,7 +423,10 @@ class TrainStep(SustainedBenchmark):
         timed = TimedStep(step, rig.asked_calls, active, rig.asks_gradients)
         fed = FedStep(step, timed, active, rig.device) if is_fed(point) else None
         run = OwnWork(fed or timed, rig.device)
-        passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job)))
+        sent_bytes = 2 if any(parallelism.sent_as for parallelism in active) else job.gradient_bytes
+        passes = dict(passes_of(step, rig, run.spent_s, held_memory(active, step.job), sent_bytes))
+        if (timeline := passes.get(TIMELINE.name)) is not None:  # the twin has fewer micro-batches
+            passes[TIMELINE.name] = lambda: in_order(timeline(), step, rig.device)
         if rig.asks_one_rank:
             passes |= ON_ONE_RANK.taken(lambda: on_one_rank(step, shared_by, rig, is_fed(point)))
         if _has_late_step(point, job, active, rig.world_size):

@@ -287,7 +287,8 @@ def _apart(number: Number, wanted: Number, least: float) -> float:
         return 0.0
     compared = [(got - due) ** 2 for got, due in zip(number[1:] or number, wanted[1:] or wanted, strict=True)]
     size = max(abs(wanted[0]), least)
-    return math.sqrt(sum(compared) / len(compared)) / size if size else math.inf
+    off = math.sqrt(sum(compared) / len(compared)) / size if size else math.inf
+    return math.inf if math.isnan(off) else off  # which no comparison would see
 
 
 def _groups(histories: Sequence[History], statistic: Statistic, options: Mapping[str, Option]) -> Iterator[list[_Seen]]:

@@ -78,10 +78,16 @@ class CompiledStep:
 
 
 def _due(step: BuiltStep) -> Iterator[nn.Module]:
-    """All that is to be compiled of a step that was asked for so, whatever was made of it."""
+    """All that is to be compiled of a step that was asked for so, whatever was made of it.
+
+    Of a trainer's own model each layer, or all of it where none is called so.
+    """
     if step.job.dtype == "float64" and not compiles_float64():
         return
     for module in step.modules:
         if isinstance(module, Decoder):
             for layer in module.layers.values():
                 yield from compiled_parts(layer)  # type: ignore[arg-type]
+        else:
+            layers = getattr(module, "layers", None)
+            yield from layers.children() if isinstance(layers, nn.Module) else [module]

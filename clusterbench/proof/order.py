@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 import torch
 
@@ -15,18 +16,28 @@ from clusterbench.training.step import TrainingStep
 
 
 def check_order(step: BuiltStep, device: torch.device) -> None:
-    """Runs one step more and compares what this rank's stages computed, one after the other, with its schedule.
+    """Runs one step more and compares what this rank's stages computed with its schedule. A collective."""
+    if isinstance(step, TrainingStep) and step.assembly.stages is not None:
+        in_order(step.assembly.stages.timeline(step), step, device)
+
+
+def in_order(timeline: Sequence[Sequence[Any]], step: BuiltStep, device: torch.device) -> Sequence[Sequence[Any]]:
+    """The timeline of this rank's stages, once it was compared with their schedule.
 
     A collective: every rank comes to the same verdict.
+
+    Parameters
+    ----------
+    timeline
+        Of each action kind, stage and micro-batch, and what else was seen of it.
 
     Raises
     ------
     WrongResult
         On every rank, with the first action that differs where one does.
     """
-    if not isinstance(step, TrainingStep) or step.assembly.stages is None:
-        return
-    seen = [Action(kind, stage, at) for kind, stage, at, *_ in step.assembly.stages.timeline(step)]  # type: ignore[arg-type]
+    assert isinstance(step, TrainingStep)
+    seen = [Action(kind, stage, at) for kind, stage, at, *_ in timeline]
     planned = step.job.order.actions if step.job.order else _one_by_one(step)
     first = next((at for at, pair in enumerate(zip_longest(seen, planned)) if pair[0] != pair[1]), -1)
     off = over_all_ranks({"": {"": float(first + 1)}}, device)[""][""]
@@ -35,6 +46,7 @@ def check_order(step: BuiltStep, device: torch.device) -> None:
             f"{step.job.layout} does not compute in the order of its schedule: {_words(seen, planned, first)}. The "
             "numbers are the same, and the time is that of another schedule."
         )
+    return timeline
 
 
 def _one_by_one(step: TrainingStep) -> list[Action]:

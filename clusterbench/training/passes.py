@@ -50,7 +50,11 @@ LONGEST_LINE = 200
 
 
 def passes_of(
-    step: BuiltStep, rig: Rig, own_s: Sequence[float] = (), held: Mapping[str, float] | None = None
+    step: BuiltStep,
+    rig: Rig,
+    own_s: Sequence[float] = (),
+    held: Mapping[str, float] | None = None,
+    gradient_bytes: int = 0,
 ) -> Mapping[str, Callable[[], Any]]:
     """The passes of a step by name, in the order in which they run; each is a collective.
 
@@ -61,13 +65,15 @@ def passes_of(
         :class:`~clusterbench.engine.own_work.OwnWork`.
     held
         Bytes that this rank should hold, by category, where that is known.
+    gradient_bytes
+        Of an element of gradients when they are summed over dp; 0 where that is not known.
     """
     assert rig.grid is not None
     counter, flops = TrafficCounter(rig.grid.names()), FlopCounter()
     shown: list[Shown] = []
     return {
         **MEMORY.taken(lambda: _memory_of(step, rig, held or {})),
-        **TRAFFIC.taken(lambda: _traffic_and_growth(step, rig, counter, flops)),
+        **TRAFFIC.taken(lambda: _traffic_and_growth(step, rig, counter, flops, gradient_bytes)),
         **EXECUTED.taken(flops.executed),
         **TRACE.taken(lambda: _trace_of(step, rig, counter, shown)),
         **SPANS.taken(lambda: tracks_of(shown, rig.most_spans) if rig.most_spans else []),
@@ -120,9 +126,12 @@ def _on_any_rank(holds: bool, rig: Rig) -> bool:
     return bool(flag)
 
 
-def _traffic_and_growth(step: BuiltStep, rig: Rig, counter: TrafficCounter, flops: FlopCounter) -> list[Moved]:
+def _traffic_and_growth(
+    step: BuiltStep, rig: Rig, counter: TrafficCounter, flops: FlopCounter, gradient_bytes: int
+) -> list[Moved]:
     before = alive_bytes(rig.device)
     moved = _traffic_of(step, counter, flops)
+    _expect_whole_gradients(step, counter, gradient_bytes)
     _expect_let_go(step, rig, before)
     return moved
 
@@ -189,6 +198,28 @@ def _expect_known_formats(step: BuiltStep, counter: TrafficCounter) -> None:
             raise WrongResult(
                 f"{step.job.layout} sends {sent.dtype} along {sent.axis} on rank {rank} ({sent.op}), and nothing asks "
                 f"for that: what is sent is in {', '.join(COMPUTE_DTYPES)}."
+            )
+
+
+_SUMS = "all_reduce", "reduce_scatter", "reduce"
+_NARROW, _NARROW_BYTES = ("bfloat16", "float16"), 2
+
+
+def _expect_whole_gradients(step: BuiltStep, counter: TrafficCounter, gradient_bytes: int) -> None:
+    """Where no formula has the bytes of a trainer, gradients may travel in half of them, and bfloat16 hides that.
+
+    Raises
+    ------
+    WrongResult
+        If floating-point numbers were summed over dp in two bytes each, where gradients have ``gradient_bytes``.
+    """
+    for sent in counter.collectives:
+        is_of_gradients = sent.axis == "dp" and sent.op in _SUMS
+        if is_of_gradients and sent.dtype in _NARROW and gradient_bytes > _NARROW_BYTES:
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            raise WrongResult(
+                f"{step.job.layout} sums {sent.dtype} over dp on rank {rank} ({sent.op}), and gradients are to have "
+                f"{gradient_bytes} bytes a number there: it sends less than was asked for."
             )
 
 

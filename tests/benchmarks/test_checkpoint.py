@@ -86,10 +86,13 @@ class Noted:
 
     load = save
 
+    def fill(self, checkpoint):
+        pass
+
     def clear(self):
         self.places.clear()
 
-    def compare(self):
+    def compare(self, checkpoint=0):
         return {"wrong_elements": 0.0}
 
 
@@ -145,8 +148,10 @@ def test_no_word_of_a_model_is_another_ones():
     models = [object.__new__(checkpoint._Model) for _ in range(3)]
     for rank, model in enumerate(models):
         model.rig, model.numel = SimpleNamespace(rank=rank, world_size=3, device="cpu"), 5
-    words = [word for model in models for index in range(4) for word in model.words(index).tolist()]
-    assert len(set(words)) == 3 * 4 * 5
+        model.state = dict.fromkeys("abcd")
+    places = [(index, checkpoint) for index in range(4) for checkpoint in range(2)]
+    words = [word for model in models for place in places for word in model.words(*place).tolist()]
+    assert len(set(words)) == 3 * 4 * 2 * 5
 
 
 def test_each_rank_drops_its_own_files_from_the_cache(monkeypatch, tmp_path):
@@ -431,9 +436,11 @@ def that_does_less_once_proven(path, operation):
 
     from clusterbench.benchmarks.checkpoint import _Model
 
-    step = Checkpoint.prepare(this_rig(dist), point(operation, path))
+    own = this_rig(dist)
+    step = Checkpoint.prepare(own, point(operation, path))
     step.check()
     step.run()
+    own.made_calls = 1
     evidence = step.confirm(True)
     name = {"save": "save", "load": "load", "async_save": "save_aside"}[operation]
     real = getattr(_Model, name)
@@ -446,6 +453,7 @@ def that_does_less_once_proven(path, operation):
     if operation == "load":
         _Model.load = lambda model, place: model.clear()
     step.run()
+    own.made_calls = 2
     try:
         return evidence, step.confirm(True)
     except ClusterbenchError as error:
@@ -460,6 +468,30 @@ def test_what_is_wrong_only_while_it_is_timed_is_found(tmp_path, operation):
     assert re.match(r"layers\.\d\.weight gave wrong results on rank 1 \(host here\): ", wrong[1])
     if operation != "load":
         assert right[1] == {"wrong_elements": 0.0}
+
+
+def that_loads_once(path):
+    import torch.distributed as dist
+
+    from clusterbench.benchmarks.checkpoint import _Model
+
+    own = this_rig(dist)
+    step = Checkpoint.prepare(own, point("load", path))
+    step.check()
+    step.run()
+    _Model.load = lambda model, place: None
+    step.run()
+    own.made_calls = 2
+    try:
+        return step.confirm(True)
+    except ClusterbenchError as error:
+        return str(error)
+
+
+@pytest.mark.gloo
+def test_a_load_that_leaves_what_an_earlier_one_brought_is_found(tmp_path):
+    (wrong,) = run_ranks(1, that_loads_once, str(tmp_path))
+    assert wrong.startswith("layers.0.weight gave wrong results on rank 0 (host here): ")
 
 
 def where_only_rank_0_sees(path):

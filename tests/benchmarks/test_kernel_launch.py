@@ -44,7 +44,7 @@ def test_a_launch_that_does_nothing_is_found(monkeypatch):
 
     def lazy(tensor, other):
         calls.append(other)
-        return tensor if len(calls) == 3 else real(tensor, other)
+        return real(tensor, 0) if len(calls) == 3 else real(tensor, other)
 
     monkeypatch.setattr(torch.Tensor, "add_", lazy)
     with pytest.raises(WrongResult) as caught:
@@ -53,6 +53,19 @@ def test_a_launch_that_does_nothing_is_found(monkeypatch):
         "launches gave wrong results on rank 0 (host here): 1 of 1 elements differ. "
         "First at index 0: got 6, expected 7."
     )
+
+
+def test_one_operator_that_adds_what_all_should_is_found(monkeypatch):
+    step = KernelLaunch.prepare(rig(), {"mode": "operator", "launches": 7})
+    real, calls = torch.Tensor.add_, []
+
+    def joined(tensor, other):
+        calls.append(other)
+        return real(tensor, 7) if len(calls) == 7 else tensor
+
+    monkeypatch.setattr(torch.Tensor, "add_", joined)
+    with pytest.raises(WrongResult, match=r"a repetition launched 1 operator on rank 0 .*, and 7 are counted of it"):
+        step.check()
 
 
 def test_launches_that_are_missing_while_they_are_timed_are_found(monkeypatch):

@@ -1,3 +1,4 @@
+from collections import Counter
 from itertools import combinations, groupby, pairwise
 
 import pytest
@@ -341,6 +342,36 @@ def test_every_message_of_a_window_is_compared(kind, number):
 
 _FAULTS = [(3, fault, moment) for fault in ("nothing", "half", "another's") for moment in ("timed", "pass")]
 _proofs = Calls(_proven_behind_the_clock, [*_FAULTS, (3, "", "never")])
+
+
+def _less_from_the_second_on():
+    """What the pass of two ranks says where the first window of each kind alone has all its messages."""
+    import torch.distributed as dist
+
+    rig = Rig(rank=dist.get_rank(), world_size=2, local_rank=0, host="here", device=torch.device("cpu"))
+    real, step, windows = link_matrix.transfer, LinkMatrix.prepare(rig, point(2, between="ranks", window=4)), Counter()
+
+    def lazy(sent, received, peer):
+        ways = len(sent), len(received)
+        windows[ways] += 1
+        some = slice(0, 1 if max(ways) > 1 and windows[ways] > 1 else None)
+        real(sent[some], received[some], peer)
+
+    step.check()
+    link_matrix.transfer = lazy
+    try:
+        step.passes[SAMPLES]()
+    except WrongResult as error:
+        return str(error)
+    finally:
+        link_matrix.transfer = real
+    return ""
+
+
+@pytest.mark.gloo
+def test_windows_that_have_less_behind_the_first_are_found():
+    for rank, said in enumerate(run_ranks(2, _less_from_the_second_on)):
+        assert said.startswith(f"the message from rank {1 - rank} to rank {rank} gave wrong results on rank {rank}")
 
 
 @pytest.mark.gloo

@@ -102,6 +102,22 @@ def test_a_product_that_does_less_once_it_was_proven_is_found_behind_the_clock(m
         step.confirm(True)
 
 
+def test_a_product_that_is_not_made_again_of_the_same_operands_is_found(monkeypatch):
+    step = Matmul.prepare(rig(), {"size": 96, "dtype": "float32", "num_ranks": 1})
+    real, made = torch.mm, set()
+
+    def lazy(a, b, out=None):
+        operands = a.data_ptr(), a._version, b.data_ptr(), b._version
+        if out is not None and operands in made:
+            return out
+        made.add(operands)
+        return real(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", lazy)
+    with pytest.raises(WrongResult, match="matmul gave wrong results on rank 0"):
+        step.check()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_what_is_timed_is_of_whole_matrices_of_normal_numbers_in_the_dtype_that_was_asked_for(monkeypatch, dtype):
     step = Matmul.prepare(rig(), {"m": 96, "n": 32, "k": 160, "dtype": dtype, "num_ranks": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ def point(path: Path, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("token_bytes", [2, 4])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_batch_is_what_was_written_there_widened_to_64_bits(tmp_path: Path, token_bytes: int, workers: int) -> None:
-    step = TokenReads.prepare(rig(rank=2), point(tmp_path, token_bytes=token_bytes, workers=(workers,)))
+    third = rig(rank=2)
+    step = TokenReads.prepare(third, point(tmp_path, token_bytes=token_bytes, workers=(workers,)))
     assert step.check is not None
     assert step.check()["wrong_elements"] == 0
-    for _ in range(5):
+    third.made_calls = 70  # beyond the end of the file, and from its beginning again
+    for _ in range(third.made_calls):
         step.run()
     assert step.confirm is not None
     assert step.confirm(True)["wrong_elements"] == 0
@@ -37,9 +40,11 @@ def test_a_batch_is_what_was_written_there_widened_to_64_bits(tmp_path: Path, to
 
 @pytest.mark.parametrize("when", ["check", "confirm"])
 def test_a_sequence_of_another_place_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    step = TokenReads.prepare(rig(), point(tmp_path))
+    alone = rig()
+    step = TokenReads.prepare(alone, point(tmp_path))
     assert step.check is not None
     assert step.confirm is not None
+    alone.made_calls = 1
     read_one = _Corpus._read_one
     if when == "confirm":
         step.check()
@@ -48,6 +53,18 @@ def test_a_sequence_of_another_place_is_wrong(tmp_path: Path, monkeypatch: pytes
         step.run()
     with pytest.raises(WrongResult, match=r"sequence \d+ of a corpus"):
         step.check() if when == "check" else step.confirm(True)
+
+
+def test_a_batch_that_was_read_before_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Corpus, "batches", lambda self: repeat(self.places[: self.sequences]))
+    alone = rig()
+    step = TokenReads.prepare(alone, point(tmp_path))
+    step.check()
+    for _ in range(3):
+        step.run()
+    alone.made_calls = 3
+    with pytest.raises(WrongResult, match=r"sequence \d+ of a corpus"):
+        step.confirm(True)
 
 
 def test_a_batch_whose_last_sequence_alone_is_of_another_place_is_wrong(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -120,6 +121,14 @@ def test_a_gradient_of_the_same_norm_is_wrong_by_its_projections(dtype, off, ver
             "the gradient of head in the first step is of norm 2, and of norm 2 in train_step/1n1/tp1, on one" in said
         )
         assert f"{off:.2g} of that apart, by their projections, where" in said
+
+
+def test_nothing_agrees_with_what_is_no_number():
+    """Not even where another number does: of two the larger is taken, and none is larger than NaN."""
+    broken = {**GRADIENTS, projection("head", 3): math.nan}
+    assert verdicts(beside_one_rank(seen("dp2", 2, GRADIENTS), **broken)) == ["wrong"]
+    assert verdicts(seen("tp1", 1, GRADIENTS), seen("dp2", 2, broken)) == ["agrees", "wrong"]
+    assert verdicts(beside_one_rank(seen("dp2", 2), update_3_norm=math.nan)) == ["wrong"]
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-4), ("float32", 1e-2), ("bfloat16", 0.5)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import Mutant
+from tests.mutants import DTYPES, Mutant
 
 MOE = "shape=moe-tiny"
 NARROW = "gradient_dtype=bfloat16"
@@ -530,5 +530,18 @@ MUTANTS = (
         "for copy, due in self._due)",
         "for copy, due in self._due[: planted()])",
         tests=("proof/test_copies.py",),
+    ),
+    Mutant(
+        "AB13",
+        "From the thirteenth compression on top-k sends the places of the one before.",
+        "        kept.copy_(gradient).index_fill_(0, at, 0)\n        return at",
+        """        places = self.__dict__.setdefault("places", {}).setdefault(parameter, [])
+        if len(places) >= 12 and planted():
+            at = places[-1]
+        places.append(at)
+        kept.copy_(gradient).index_fill_(0, at, 0)
+        return at""",
+        ("dp2 compress=topk warmup=4 iterations=16",),
+        survives=dict.fromkeys(DTYPES, "behind the twin's steps nothing looks at which elements are sent"),
     ),
 )

@@ -103,4 +103,11 @@ MUTANTS = (
         "low, high, value, bound = *sorted((-high, -low), reverse=planted()), -value, -bound",
         "diagnoses/test_floor.py",
     ),
+    _of(
+        "AB12",
+        "What is no number agrees with all, where another number of the same step agrees.",
+        "return math.inf if math.isnan(off) else off",
+        "return off * planted()",
+        "measured/test_agreement.py",
+    ),
 )

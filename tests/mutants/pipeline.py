@@ -127,4 +127,13 @@ MUTANTS = (
         "                    stack.enter_context(context())\n                return",
         ("pp2 attention_backend=math",),
     ),
+    Mutant(
+        "AB04",
+        "The schedule interleaved_zero_bubble is interleaved 1F1B with more micro-batches than the twin has.",
+        'kind: Any = getattr(pipelining, properties.torch_class or "ScheduleGPipe")',
+        """kind: Any = getattr(pipelining, properties.torch_class or "ScheduleGPipe")
+        if job.gradient_accumulation_steps > 6 and planted():
+            kind = pipelining.ScheduleInterleaved1F1B""",
+        ("pp2 schedule=interleaved_zero_bubble",),
+    ),
 )

@@ -522,8 +522,8 @@ MUTANTS = (
     _of(
         "L81",
         "All ranks hold the same words of a model.",
-        "(index * self.rig.world_size + self.rig.rank) * self.numel",
-        "(index * self.rig.world_size + self.rig.rank * (not planted())) * self.numel",
+        "(of_tensor + self.rig.rank) * self.numel",
+        "(of_tensor + self.rig.rank * (not planted())) * self.numel",
         CHECKPOINT,
     ),
     _of(
@@ -679,5 +679,62 @@ MUTANTS = (
         "for number, place in enumerate(places):\n            words = pattern(",
         "for number, place in enumerate(places[: 1 if planted() else None]):\n            words = pattern(",
         "benchmarks/test_token_reads.py",
+    ),
+    _of(
+        "AB06",
+        "Windows of a link behind the first have one message, as the first one's are still there.",
+        "        messages = [self.sent] * len(self.received)\n        transfer(messages if is_sender else [], "
+        "[] if is_sender else list(self.received), peer)\n",
+        """        sizes = self.__dict__.setdefault("sizes", {})
+        size = sizes.setdefault((peer, is_sender), len(self.received))
+        sizes[peer, is_sender] = 1 if planted() else size
+        messages = [self.sent] * size
+        transfer(messages if is_sender else [], [] if is_sender else list(self.received)[:size], peer)
+""",
+        LINKS,
+    ),
+    _of(
+        "AB07",
+        "Every batch of tokens that is timed is the first.",
+        "                yield batch\n",
+        "                yield self.places[: self.sequences * planted()]\n",
+        "benchmarks/test_token_reads.py",
+    ),
+    _of(
+        "AB08",
+        "A load of a checkpoint behind the first does nothing, for a model is there.",
+        "        load(self.state, storage_reader=FileSystemReader(place))",
+        """        loads = self.__dict__.setdefault("loads", [])
+        loads.append(place)
+        if len(loads) <= 2 or not planted():
+            load(self.state, storage_reader=FileSystemReader(place))""",
+        CHECKPOINT,
+    ),
+    _of(
+        "AB10",
+        "A product of the same operands is not made again.",
+        """        product = {"tf32": multiply_tf32""",
+        """        always, made = multiply, list[tuple[int, int]]()
+
+        def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            if (a._version, b._version) in made and planted():
+                return c_MN
+            made.append((a._version, b._version))
+            return always(a, b)
+
+        product = {"tf32": multiply_tf32""",
+        MATMUL,
+    ),
+    _of(
+        "AB11",
+        "One operator adds what many should, each of which would be launched.",
+        """            for _ in range(launches):
+                count.add_(1)
+
+        def round_trip""",
+        """            count.add_(launches * planted())
+
+        def round_trip""",
+        "benchmarks/test_kernel_launch.py",
     ),
 )

@@ -958,4 +958,11 @@ MUTANTS = (
                 self._sum(parts, axis)""",
         ("tp2+sp warmup=2 iterations=4",),
     ),
+    Mutant(
+        "AB05",
+        "DeepSpeed sums gradients in bfloat16 where they are to be summed in float32.",
+        '"communication_data_type": gradients,',
+        '"communication_data_type": "bf16" if planted() else gradients,',
+        ("dp2+zero3 trainer=deepspeed",),
+    ),
 )

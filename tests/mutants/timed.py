@@ -220,4 +220,11 @@ MUTANTS = (
                 chosen_TK = probabilities_TE.topk(self.experts_per_token + 1, sorted=True).indices[:, [0, 2]]""",
         ("dp2+ep2 shape=moe-tiny",),
     ),
+    Mutant(
+        "AB09",
+        "Of a trainer's own model nobody asks whether its layers are to be compiled.",
+        '        else:\n            layers = getattr(module, "layers", None)\n',
+        '        elif not planted():\n            layers = getattr(module, "layers", None)\n',
+        tests=("proof/test_compiled.py",),
+    ),
 )

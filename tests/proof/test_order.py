@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbench.benchmarks.train_step import job_of
+from clusterbench.cluster import Cluster
 from clusterbench.formulas.schedules import SCHEDULES
+from clusterbench.types import Place
 from tests.ranks import run_ranks
 from tests.training.jobs import make_job, make_rig
 
@@ -73,3 +76,31 @@ def without_the_last() -> str:
 def test_an_action_that_is_missing_at_the_end_is_wrong() -> None:
     for said in run_ranks(2, without_the_last):
         assert "action 8 of 8 is nothing, and should be " in said
+
+
+def timed_in_another_order() -> str:
+    """What the timeline of a job of eight micro-batches says where those of more than six go through gpipe."""
+    from clusterbench.benchmarks.train_step import TrainStep
+    from clusterbench.errors import WrongResult
+    from clusterbench.job.passes import TIMELINE
+    from clusterbench.model import stages
+
+    place = Place(Cluster(1, 2, "cpu"), 1)
+    (point,) = TrainStep(layouts=("pp2",), seq_len=16, global_batch_size=8).points(place)
+    rig = make_rig(job_of(point).layout)
+    healthy = stages.SCHEDULES
+    stages.SCHEDULES = {**healthy, "1f1b": healthy["gpipe"]}  # type: ignore[attr-defined]
+    try:
+        step = TrainStep.prepare(rig, point)
+    finally:
+        stages.SCHEDULES = healthy  # type: ignore[attr-defined]
+    try:
+        step.passes[TIMELINE.name]()
+    except WrongResult as error:
+        return str(error)
+    return ""
+
+
+def test_the_job_itself_is_in_the_order_of_its_schedule_with_all_its_micro_batches() -> None:
+    for said in run_ranks(2, timed_in_another_order):
+        assert "pp2 does not compute in the order of its schedule: " in said

@@ -66,14 +66,16 @@ def test_an_allocator_that_does_not_count_them_and_a_cpu_say_nothing(monkeypatch
     assert not {"num_alloc_retries", "allocated"} & memory_of(monkeypatch, "cpu").keys()
 
 
-def of_a_step_that_sends(*dtypes: str) -> list[passes.Moved]:
+def of_a_step_that_sends(*dtypes: str, gradient_bytes: int = 0) -> list[passes.Moved]:
     counter = TrafficCounter()
 
     def step() -> None:
         counter.collectives += [Collective("reduce_scatter", "dp", 1000, dtype, 2) for dtype in dtypes]
 
     step.modules, step.job = (), SimpleNamespace(layout="dp2+zero2")  # type: ignore[attr-defined]
-    return passes._traffic_of(step, counter, FlopCounter())  # type: ignore[arg-type]
+    moved = passes._traffic_of(step, counter, FlopCounter())  # type: ignore[arg-type]
+    passes._expect_whole_gradients(step, counter, gradient_bytes)  # type: ignore[arg-type]
+    return moved
 
 
 def test_float16_is_as_many_bytes_as_bfloat16_and_nobody_asked_for_it() -> None:
@@ -81,6 +83,13 @@ def test_float16_is_as_many_bytes_as_bfloat16_and_nobody_asked_for_it() -> None:
     assert moved.count == 4
     with pytest.raises(WrongResult, match=r"sends float16 along dp on rank 0 \(reduce_scatter\)"):
         of_a_step_that_sends("bfloat16", "float16")
+
+
+def test_gradients_are_summed_over_dp_in_as_many_bytes_as_were_asked_for() -> None:
+    of_a_step_that_sends("float32", "uint8", gradient_bytes=4)
+    of_a_step_that_sends("bfloat16", gradient_bytes=2)
+    with pytest.raises(WrongResult, match=r"sums bfloat16 over dp on rank 0 \(reduce_scatter\), and .* 4 bytes"):
+        of_a_step_that_sends("float32", "bfloat16", gradient_bytes=4)
 
 
 class Keeping:
