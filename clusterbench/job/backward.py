@@ -159,6 +159,8 @@ class Sharding:
         Whether a schedule gathers and reduces whole stages, and gradients add up between.
     in_parameters
         Whether those are in the dtype of the reduction as they come, and not behind their group.
+    widens_table
+        Whether the gradient that a loss in chunks makes of a tied table is in the dtype of the reduction at once.
     growth
         By how much the gradients grow when they are added up: in the dtype of the reduction.
     replicates
@@ -173,6 +175,7 @@ class Sharding:
     copies: bool
     by_stage: bool
     in_parameters: bool
+    widens_table: bool
     growth: float
     replicates: bool = False
 
@@ -329,12 +332,13 @@ def moments_of_backward(
     """
     walk = Backward(sum(forward.values()), adds_up)
     residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
-    of_layers = 0.0
+    of_layers, widened, in_chunks = 0.0, 0.0, "loss.parts" in forward
     if sharding is not None:
+        if in_chunks and sharding.widens_table:
+            widened = weights["embedding.weight"].gradient * sharding.growth
         walk.alive += sharding.root.gathered
         of_layers = job.num_layers * sum(group.gathered for group in sharding.layer)
         walk.alive += 0.0 if sharding.frees else of_layers
-    in_chunks = "loss.parts" in forward
     without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
     head = sharding.head.gathered if sharding is not None else 0.0
     walk.mark("the loss", head)
@@ -350,7 +354,7 @@ def moments_of_backward(
     walk.alive += head
     in_norm = _in_last_norm(job, residual) + _fetched(walk, sharding)
     if in_chunks:
-        _loss_in_chunks(walk, forward, weights, sharding, in_norm)
+        _loss_in_chunks(walk, forward, weights, sharding, in_norm, widened)
     elif job.has_head:
         _loss_and_head(walk, job, forward, weights, sharding, in_norm)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
@@ -358,12 +362,13 @@ def moments_of_backward(
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"], residual)
         if _is_shared(job):
-            _both_gradients(walk, job, weights["embedding.weight"], in_chunks)
+            _both_gradients(walk, job, weights["embedding.weight"], in_chunks, widened)
     if sharding is not None and sharding.by_stage:
         walk.alive += 0.0 if sharding.in_parameters else sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
         walk.alive -= residual
-        walk.reduce("the reduction of what is around the layers", sharding.root, sharding)
+        root = _with_wide_table(sharding.root, weights["embedding.weight"], widened) if widened else sharding.root
+        walk.reduce("the reduction of what is around the layers", root, sharding)
         if sharding.embedding.packed:
             walk.reduce("the reduction of the embedding", sharding.embedding._replace(gathered=0.0), sharding)
     return walk.when, walk.held
@@ -459,6 +464,12 @@ def _is_shared(job: TrainingJob) -> bool:
     return job.shape.tied_embeddings and job.embeds and job.has_head
 
 
+def _with_wide_table(root: Group, table: Weight, widened: float) -> Group:
+    """What is around the layers, where the gradient of the table is in the dtype of the reduction already."""
+    more = widened - table.gradient
+    return root._replace(gradients=root.gradients + more, cast=max(0.0, root.cast - widened))
+
+
 def _waits(job: TrainingJob, adds_up: bool) -> bool:
     """Whether the head's gradient of such a table waits for that of the look-up: autograd adds up the two first.
 
@@ -475,8 +486,12 @@ def _widened(walk: Backward, when: str, weight: Weight) -> None:
         walk.alive -= weight.gradient
 
 
-def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: bool) -> None:
+def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: bool, widened: float) -> None:
     """The sum of a shared table's two gradients, beside both of them."""
+    if widened:
+        walk.mark("backward of embedding", widened)
+        walk.alive -= table.gradient
+        return
     when, one = "backward of embedding", table.gradient if table.sharded else table.kept
     if table.waits:
         walk.mark(when, 2 * one)
@@ -538,13 +553,15 @@ def _loss_in_chunks(
     weights: Mapping[str, Weight],
     sharding: Sharding | None,
     in_norm: float,
+    widened: float,
 ) -> None:
     """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
     head = weights.get("head.weight") or weights["embedding.weight"]
     made = forward["loss.head_gradient"]
     walk.alive -= forward["loss.parts"] + forward["head.input"]
     becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
-    walk.mark("backward of the loss", becomes * (becomes != made))
+    walk.mark("backward of the loss", becomes * (becomes != made) + widened)
+    becomes = widened or becomes
     # that of a table that is the head's, too, is added to the look-up's gradient, when that is there
     stays = head.sharded or not walk.adds_up or "head.weight" not in weights
     walk.alive += becomes * stays - made

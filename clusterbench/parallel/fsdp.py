@@ -146,7 +146,7 @@ class FullySharded(Parallelism):
             return ("edp",) if job.layout.degree("edp") > 1 else ()
         return (SHARD,) if self.shard_group_size else (job.layout.data_axis,)
 
-    def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+    def gathered(self, states: dict[str, float], job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, float]:
         if job.layout.uses("pp"):
             return states | self._gathered_by_stages(states, job)
         layer, num_layers, root, embedding, head = self._groups(job, *job.held)
@@ -157,6 +157,8 @@ class FullySharded(Parallelism):
         # all others of it. Shares add up meanwhile; from the second micro-batch on all are there from the start.
         shares = (num_layers * sum(group.share for group in layer) + head.share) * job.master_bytes
         at_root = (root.whole + embedding.whole) * job.compute_bytes
+        if any(each.fuses_loss for each in active) and _widens_table(job):
+            at_root += job.shape.vocab_size * job.shape.hidden_size * (job.gradient_bytes - job.compute_bytes)
         if job.gradient_accumulation_steps > 1:
             in_layers = root.behind_layers + max(group.whole for group in layer)
             most = max(in_layers, head.whole) * job.compute_bytes
@@ -241,6 +243,7 @@ class FullySharded(Parallelism):
             by_stage=job.layout.uses("pp"),
             in_parameters=adds_up_in_parameters(),
             growth=job.master_bytes / job.compute_bytes,
+            widens_table=_widens_table(job),
             replicates=self.shard_group_size > 0,
         )
 
@@ -452,6 +455,14 @@ def ends_are_apart(shape: ModelShape, layout: ParallelLayout) -> bool:
     A pipeline's schedule has several forwards before a backward, each of which would gather the embedding again.
     """
     return not (shape.tied_embeddings or layout.uses("pp"))
+
+
+def _widens_table(job: TrainingJob) -> bool:
+    """Whether the gradient that a loss in chunks makes of a tied table is in the dtype of the reduction from then on.
+
+    Such a loss is behind what FSDP takes for the model, so that it does not know yet that backward has begun.
+    """
+    return adds_up_in_parameters() and job.shape.tied_embeddings and job.gradient_bytes > job.compute_bytes
 
 
 def _beside_shares(layer: Sequence[Group], job: TrainingJob) -> float:

@@ -52,6 +52,8 @@ WIDE = {"dtype": "float32", "device": "cpu"}
         ("dp2+zero1", 2, 1, WIDE),
         ("dp2+zero3", 2, 1, NARROW),
         ("dp2+zero3", 1, 4, WIDE),
+        ("dp2+zero3", 2, 4, {"dtype": "bfloat16"}),
+        ("dp2+zero2", 1, 4, {"dtype": "bfloat16", "device": "cpu"}),
         ("tp2", 2, 1, WIDE),
         ("tp2", 1, 1, {"dtype": "bfloat16"}),
     ],
