@@ -38,3 +38,11 @@ def makes_buffers_for_messages() -> bool:
     Before, it made one for each micro-batch when it began, and held what a stage sent until its backward was through.
     """
     return torch_release() >= (2, 15)
+
+
+def holds_gathered_before() -> bool:
+    """Whether FSDP2 has what it gathered last, as it came, while it takes the next apart in a forward; up to 2.14.
+
+    A local name of ``FSDPParamGroup.wait_for_unshard`` held it. Since 2.15 it goes first, in a method of its own.
+    """
+    return torch_release() < (2, 15)

@@ -126,8 +126,6 @@ class Group(NamedTuple):
         Of it, what one rank keeps: as it comes from the reduction, and in the dtype in which shares add up.
     last
         Of the gradients, that of the last weight, where FSDP lets go of it only when the group is reduced.
-    cast
-        All gradients in the dtype of the reduction, where they are cast before they are packed.
     """
 
     gathered: float
@@ -136,7 +134,6 @@ class Group(NamedTuple):
     reduced: float
     share: float
     last: float
-    cast: float
 
 
 @dataclass(frozen=True)
@@ -153,6 +150,9 @@ class Sharding:
         Empty where they are in the root. An embedding is let go of after its forward, and reduced behind the root.
     frees
         Whether a layer's weights are let go of after its forward and gathered again.
+    holds_before
+        Whether what came through a gather is there as it came until what comes through the next is taken apart, or goes
+        before that.
     copies
         Whether a reduction works on a copy of its buffer, as Gloo's does.
     by_stage
@@ -172,6 +172,7 @@ class Sharding:
     embedding: Group
     head: Group
     frees: bool
+    holds_before: bool
     copies: bool
     by_stage: bool
     in_parameters: bool
@@ -287,7 +288,7 @@ class Backward:
             self.alive += group.gradients * ((0.0 if self.adds_up else sharding.growth) - 1)
             return
         self.alive -= group.gathered + self.packed
-        self.mark(when, group.packed + group.cast)
+        self.mark(when, group.packed)
         self.alive += group.packed + group.share - group.gradients
         under_way = group.packed * sharding.copies + group.reduced - group.share
         behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
@@ -393,7 +394,7 @@ def _gathered_at_end(sharding: Sharding | None, forward: Mapping[str, float]) ->
 
 
 def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """A head that is a group of its own: until it is taken apart the last layer is there as it came, but no logits.
+    """A head that is a group of its own: as it is taken apart the last layer is there as it came, but no logits.
 
     With +sp the head's input is gathered over tp behind it.
     """
@@ -401,7 +402,7 @@ def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Map
         return 0.0
     to_come = forward["loss.logits"] + _gathered_logits(job, forward)
     to_come += forward["head.input"] * (1 - 1 / job.layout.tp) * job.layout.sp
-    return 2 * sharding.head.gathered + sharding.layer[-1].gathered - to_come
+    return sharding.head.gathered + _beside_before(sharding, sharding.head, sharding.layer[-1]) - to_come
 
 
 def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
@@ -411,13 +412,20 @@ def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
 
 
 def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """What came through the gather before is there as it came until the last is taken apart, but no last layer yet."""
+    """What came through the gather before is there as it came with the last, but no last layer yet."""
     if sharding is None or not sharding.layer:
         return 0.0
     first = sharding.embedding if sharding.embedding.gathered else sharding.root
     before = sharding.layer[-2:-1] or ([first] if job.num_layers == 1 else sharding.layer)
     to_come = sum([size / (job.num_layers if name.startswith("layer.") else 1) for name, size in forward.items()])
-    return _gathered_last(sharding) + before[0].gathered - to_come
+    last = sharding.layer[-1]
+    return _gathered_last(sharding) - last.gathered + _beside_before(sharding, last, before[0]) - to_come
+
+
+def _beside_before(sharding: Sharding, gathered: Group, before: Group) -> float:
+    """What a gather brought as it came, and of the one before as well: that goes when this is taken apart, or first."""
+    both = gathered.gathered, before.gathered
+    return sum(both) if sharding.holds_before else max(both)
 
 
 def _at_end_of_layers(
@@ -466,8 +474,7 @@ def _is_shared(job: TrainingJob) -> bool:
 
 def _with_wide_table(root: Group, table: Weight, widened: float) -> Group:
     """What is around the layers, where the gradient of the table is in the dtype of the reduction already."""
-    more = widened - table.gradient
-    return root._replace(gradients=root.gradients + more, cast=max(0.0, root.cast - widened))
+    return root._replace(gradients=root.gradients + widened - table.gradient)
 
 
 def _waits(job: TrainingJob, adds_up: bool) -> bool:

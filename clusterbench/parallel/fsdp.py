@@ -16,7 +16,7 @@ from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import AVERAGED
 from clusterbench.shape import ModelShape
-from clusterbench.torch_release import adds_up_in_parameters
+from clusterbench.torch_release import adds_up_in_parameters, holds_gathered_before
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -222,7 +222,6 @@ class FullySharded(Parallelism):
         def in_bytes(group: Group) -> backward.Group:
             packed = group.padded * job.gradient_bytes
             whole = group.whole * job.compute_bytes
-            casts = adds_up_in_parameters() and job.device == "cpu" and job.gradient_bytes != job.compute_bytes
             return backward.Group(
                 gathered=group.padded * job.compute_bytes,
                 gradients=whole,
@@ -230,7 +229,6 @@ class FullySharded(Parallelism):
                 reduced=group.share * job.gradient_bytes,
                 share=group.share * job.master_bytes,
                 last=group.last * job.compute_bytes,
-                cast=group.whole * job.gradient_bytes * casts,
             )
 
         return Sharding(
@@ -239,6 +237,7 @@ class FullySharded(Parallelism):
             embedding=in_bytes(groups.embedding),
             head=in_bytes(groups.head),
             frees=job.layout.zero == 3,
+            holds_before=holds_gathered_before(),
             copies=job.device == "cpu",
             by_stage=job.layout.uses("pp"),
             in_parameters=adds_up_in_parameters(),

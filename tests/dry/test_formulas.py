@@ -114,6 +114,7 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
         ("total", "dense", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64, "dtype": "float32"}),
         ("total", "gqa", "dp2+zero2", {"recompute": "full"}, {"seq_len": 64, "global_batch_size": 2}),
         ("total", "gqa", "dp4+zero3", {"shard_group_size": 2}, {"seq_len": 64}),
+        ("total", "dense", "dp4+zero2", {"recompute": "full"}, {"seq_len": 64, "device": "cpu"}),  # packed as it came
         ("parameters", "gqa", "dp2-tp2+sp+zero2", {}, {}),
         ("gradients", "gqa", "dp2-tp2+zero3", {}, {"global_batch_size": 2}),
     ],
