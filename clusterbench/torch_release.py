@@ -46,3 +46,11 @@ def holds_gathered_before() -> bool:
     A local name of ``FSDPParamGroup.wait_for_unshard`` held it. Since 2.15 it goes first, in a method of its own.
     """
     return torch_release() < (2, 15)
+
+
+def sums_norms_in_float32() -> bool:
+    """Whether gradients of torchtitan's norms are summed over tp in the float32 of their weights; counted with 2.15.0.
+
+    With 2.13.0 they are in the dtype of the arithmetic when DTensor sums them.
+    """
+    return torch_release() >= (2, 15)
