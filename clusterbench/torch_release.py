@@ -38,3 +38,19 @@ def makes_buffers_for_messages() -> bool:
     Before, it made one for each micro-batch when it began, and held what a stage sent until its backward was through.
     """
     return torch_release() >= (2, 15)
+
+
+def holds_gathered_before() -> bool:
+    """Whether FSDP2 has what it gathered last, as it came, while it takes the next apart in a forward; up to 2.14.
+
+    A local name of ``FSDPParamGroup.wait_for_unshard`` held it. Since 2.15 it goes first, in a method of its own.
+    """
+    return torch_release() < (2, 15)
+
+
+def sums_norms_in_float32() -> bool:
+    """Whether gradients of torchtitan's norms are summed over tp in the float32 of their weights; counted with 2.15.0.
+
+    With 2.13.0 they are in the dtype of the arithmetic when DTensor sums them.
+    """
+    return torch_release() >= (2, 15)

@@ -25,7 +25,6 @@ from clusterbench.parallel import (
 from clusterbench.parallel.data import DataParallel
 from clusterbench.parallel.zero import states_in_the_paper
 from clusterbench.shape import ModelShape
-from clusterbench.torch_release import adds_up_in_parameters
 from clusterbench.types import ABOUT, Case, Expected, metric_key
 from clusterbench.units import format_bytes
 
@@ -99,17 +98,9 @@ def not_predicted(job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, 
             reasons["gradients"] = "FSDP reduces after each micro-batch, and adds in another precision"
         elif job.layout.spreads_experts and len(first.held) > 1:  # up to 2.9 % more than the formula
             reasons["gradients"] = "FSDP reduces one stage of a rank while experts of another add up, in two precisions"
-    if is_rounded and _widens_the_head(job, active):  # up to 5.9 % more than the formula
-        reasons["gradients"] = reasons[TOTAL] = "FSDP widens the head's gradient before it is added to the table's"
     if why := reasons.get(ACTIVATIONS) or next(filter(None, (each.hides_total(job) for each in active)), ""):
         reasons[TOTAL] = why
     return reasons
-
-
-def _widens_the_head(job: TrainingJob, active: Sequence[Parallelism]) -> bool:
-    """Whether a tied head's gradient, made with the loss, is there before FSDP2 knows that backward has begun."""
-    is_sharded = job.layout.shards_gradients and adds_up_in_parameters()
-    return is_sharded and job.shape.tied_embeddings and any(each.fuses_loss for each in active)
 
 
 def is_unverified(case: Case) -> bool:

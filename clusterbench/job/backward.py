@@ -126,8 +126,6 @@ class Group(NamedTuple):
         Of it, what one rank keeps: as it comes from the reduction, and in the dtype in which shares add up.
     last
         Of the gradients, that of the last weight, where FSDP lets go of it only when the group is reduced.
-    cast
-        All gradients in the dtype of the reduction, where they are cast before they are packed.
     """
 
     gathered: float
@@ -136,7 +134,6 @@ class Group(NamedTuple):
     reduced: float
     share: float
     last: float
-    cast: float
 
 
 @dataclass(frozen=True)
@@ -153,12 +150,17 @@ class Sharding:
         Empty where they are in the root. An embedding is let go of after its forward, and reduced behind the root.
     frees
         Whether a layer's weights are let go of after its forward and gathered again.
+    holds_before
+        Whether what came through a gather is there as it came until what comes through the next is taken apart, or goes
+        before that.
     copies
         Whether a reduction works on a copy of its buffer, as Gloo's does.
     by_stage
         Whether a schedule gathers and reduces whole stages, and gradients add up between.
     in_parameters
         Whether those are in the dtype of the reduction as they come, and not behind their group.
+    widens_table
+        Whether the gradient that a loss in chunks makes of a tied table is in the dtype of the reduction at once.
     growth
         By how much the gradients grow when they are added up: in the dtype of the reduction.
     replicates
@@ -170,9 +172,11 @@ class Sharding:
     embedding: Group
     head: Group
     frees: bool
+    holds_before: bool
     copies: bool
     by_stage: bool
     in_parameters: bool
+    widens_table: bool
     growth: float
     replicates: bool = False
 
@@ -284,7 +288,7 @@ class Backward:
             self.alive += group.gradients * ((0.0 if self.adds_up else sharding.growth) - 1)
             return
         self.alive -= group.gathered + self.packed
-        self.mark(when, group.packed + group.cast)
+        self.mark(when, group.packed)
         self.alive += group.packed + group.share - group.gradients
         under_way = group.packed * sharding.copies + group.reduced - group.share
         behind = group.reduced * (group.reduced != group.share)  # beside the same in another dtype
@@ -329,12 +333,13 @@ def moments_of_backward(
     """
     walk = Backward(sum(forward.values()), adds_up)
     residual = float(job.residual_tokens * job.shape.hidden_size * job.compute_bytes)
-    of_layers = 0.0
+    of_layers, widened, in_chunks = 0.0, 0.0, "loss.parts" in forward
     if sharding is not None:
+        if in_chunks and sharding.widens_table:
+            widened = weights["embedding.weight"].gradient * sharding.growth
         walk.alive += sharding.root.gathered
         of_layers = job.num_layers * sum(group.gathered for group in sharding.layer)
         walk.alive += 0.0 if sharding.frees else of_layers
-    in_chunks = "loss.parts" in forward
     without_loss = _gathered_logits(job, forward) - sum(forward.get(name, 0.0) for name in OF_THE_LOSS)
     head = sharding.head.gathered if sharding is not None else 0.0
     walk.mark("the loss", head)
@@ -350,7 +355,7 @@ def moments_of_backward(
     walk.alive += head
     in_norm = _in_last_norm(job, residual) + _fetched(walk, sharding)
     if in_chunks:
-        _loss_in_chunks(walk, forward, weights, sharding, in_norm)
+        _loss_in_chunks(walk, forward, weights, sharding, in_norm, widened)
     elif job.has_head:
         _loss_and_head(walk, job, forward, weights, sharding, in_norm)
     walk.alive += residual if job.has_head else 0.0  # else it came in a buffer that is there all the time
@@ -358,12 +363,13 @@ def moments_of_backward(
     if job.embeds:
         _embedding(walk, job, weights["embedding.weight"], residual)
         if _is_shared(job):
-            _both_gradients(walk, job, weights["embedding.weight"], in_chunks)
+            _both_gradients(walk, job, weights["embedding.weight"], in_chunks, widened)
     if sharding is not None and sharding.by_stage:
         walk.alive += 0.0 if sharding.in_parameters else sharding.root.gradients * (sharding.growth - 1)
     elif sharding is not None and sharding.root.packed:
         walk.alive -= residual
-        walk.reduce("the reduction of what is around the layers", sharding.root, sharding)
+        root = _with_wide_table(sharding.root, weights["embedding.weight"], widened) if widened else sharding.root
+        walk.reduce("the reduction of what is around the layers", root, sharding)
         if sharding.embedding.packed:
             walk.reduce("the reduction of the embedding", sharding.embedding._replace(gathered=0.0), sharding)
     return walk.when, walk.held
@@ -388,7 +394,7 @@ def _gathered_at_end(sharding: Sharding | None, forward: Mapping[str, float]) ->
 
 
 def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """A head that is a group of its own: until it is taken apart the last layer is there as it came, but no logits.
+    """A head that is a group of its own: as it is taken apart the last layer is there as it came, but no logits.
 
     With +sp the head's input is gathered over tp behind it.
     """
@@ -396,7 +402,7 @@ def _at_gather_of_head(job: TrainingJob, sharding: Sharding | None, forward: Map
         return 0.0
     to_come = forward["loss.logits"] + _gathered_logits(job, forward)
     to_come += forward["head.input"] * (1 - 1 / job.layout.tp) * job.layout.sp
-    return 2 * sharding.head.gathered + sharding.layer[-1].gathered - to_come
+    return sharding.head.gathered + _beside_before(sharding, sharding.head, sharding.layer[-1]) - to_come
 
 
 def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
@@ -406,13 +412,20 @@ def _gathered_logits(job: TrainingJob, forward: Mapping[str, float]) -> float:
 
 
 def _at_last_gather(job: TrainingJob, sharding: Sharding | None, forward: Mapping[str, float]) -> float:
-    """What came through the gather before is there as it came until the last is taken apart, but no last layer yet."""
+    """What came through the gather before is there as it came with the last, but no last layer yet."""
     if sharding is None or not sharding.layer:
         return 0.0
     first = sharding.embedding if sharding.embedding.gathered else sharding.root
     before = sharding.layer[-2:-1] or ([first] if job.num_layers == 1 else sharding.layer)
     to_come = sum([size / (job.num_layers if name.startswith("layer.") else 1) for name, size in forward.items()])
-    return _gathered_last(sharding) + before[0].gathered - to_come
+    last = sharding.layer[-1]
+    return _gathered_last(sharding) - last.gathered + _beside_before(sharding, last, before[0]) - to_come
+
+
+def _beside_before(sharding: Sharding, gathered: Group, before: Group) -> float:
+    """What a gather brought as it came, and of the one before as well: that goes when this is taken apart, or first."""
+    both = gathered.gathered, before.gathered
+    return sum(both) if sharding.holds_before else max(both)
 
 
 def _at_end_of_layers(
@@ -459,6 +472,11 @@ def _is_shared(job: TrainingJob) -> bool:
     return job.shape.tied_embeddings and job.embeds and job.has_head
 
 
+def _with_wide_table(root: Group, table: Weight, widened: float) -> Group:
+    """What is around the layers, where the gradient of the table is in the dtype of the reduction already."""
+    return root._replace(gradients=root.gradients + widened - table.gradient)
+
+
 def _waits(job: TrainingJob, adds_up: bool) -> bool:
     """Whether the head's gradient of such a table waits for that of the look-up: autograd adds up the two first.
 
@@ -475,8 +493,12 @@ def _widened(walk: Backward, when: str, weight: Weight) -> None:
         walk.alive -= weight.gradient
 
 
-def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: bool) -> None:
+def _both_gradients(walk: Backward, job: TrainingJob, table: Weight, in_chunks: bool, widened: float) -> None:
     """The sum of a shared table's two gradients, beside both of them."""
+    if widened:
+        walk.mark("backward of embedding", widened)
+        walk.alive -= table.gradient
+        return
     when, one = "backward of embedding", table.gradient if table.sharded else table.kept
     if table.waits:
         walk.mark(when, 2 * one)
@@ -538,13 +560,15 @@ def _loss_in_chunks(
     weights: Mapping[str, Weight],
     sharding: Sharding | None,
     in_norm: float,
+    widened: float,
 ) -> None:
     """Its gradients are there with the loss; those of the weight and of what the norm gave it are only scaled."""
     head = weights.get("head.weight") or weights["embedding.weight"]
     made = forward["loss.head_gradient"]
     walk.alive -= forward["loss.parts"] + forward["head.input"]
     becomes = head.gradient if head.sharded else head.kept  # another tensor only where it has another dtype
-    walk.mark("backward of the loss", becomes * (becomes != made))
+    walk.mark("backward of the loss", becomes * (becomes != made) + widened)
+    becomes = widened or becomes
     # that of a table that is the head's, too, is added to the look-up's gradient, when that is there
     stays = head.sharded or not walk.adds_up or "head.weight" not in weights
     walk.alive += becomes * stays - made

@@ -386,8 +386,8 @@ class Parallelism(ABC):
         """What it makes of the bytes of parameters, gradients and optimizer state that the rank's weights need."""
         return states
 
-    def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
-        """The same at their peak, with what is there only for a while."""
+    def gathered(self, states: dict[str, float], job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, float]:
+        """The same at their peak, with what is there only for a while; ``active`` are all, this one among them."""
         return states
 
     def traffic_basis(self, job: TrainingJob) -> Mapping[str, str]:
@@ -747,7 +747,7 @@ def peak_memory(
 ) -> dict[str, float]:
     """:func:`expected_memory` of a job of which :func:`expected_states` is known."""
     for parallelism in active:
-        states = parallelism.gathered(states, job)
+        states = parallelism.gathered(states, job, active)
     return states | {"activations": max(held_activations(active, job, load))}
 
 

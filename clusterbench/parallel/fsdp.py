@@ -16,7 +16,7 @@ from clusterbench.parallel import Parallelism, Traffic, held_sizes, without
 from clusterbench.parallel._words import PhaseWords, Remark
 from clusterbench.parallel.data import AVERAGED
 from clusterbench.shape import ModelShape
-from clusterbench.torch_release import adds_up_in_parameters
+from clusterbench.torch_release import adds_up_in_parameters, holds_gathered_before
 from clusterbench.words import Word
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class FullySharded(Parallelism):
             return ("edp",) if job.layout.degree("edp") > 1 else ()
         return (SHARD,) if self.shard_group_size else (job.layout.data_axis,)
 
-    def gathered(self, states: dict[str, float], job: TrainingJob) -> dict[str, float]:
+    def gathered(self, states: dict[str, float], job: TrainingJob, active: Sequence[Parallelism]) -> dict[str, float]:
         if job.layout.uses("pp"):
             return states | self._gathered_by_stages(states, job)
         layer, num_layers, root, embedding, head = self._groups(job, *job.held)
@@ -157,6 +157,8 @@ class FullySharded(Parallelism):
         # all others of it. Shares add up meanwhile; from the second micro-batch on all are there from the start.
         shares = (num_layers * sum(group.share for group in layer) + head.share) * job.master_bytes
         at_root = (root.whole + embedding.whole) * job.compute_bytes
+        if any(each.fuses_loss for each in active) and _widens_table(job):
+            at_root += job.shape.vocab_size * job.shape.hidden_size * (job.gradient_bytes - job.compute_bytes)
         if job.gradient_accumulation_steps > 1:
             in_layers = root.behind_layers + max(group.whole for group in layer)
             most = max(in_layers, head.whole) * job.compute_bytes
@@ -220,7 +222,6 @@ class FullySharded(Parallelism):
         def in_bytes(group: Group) -> backward.Group:
             packed = group.padded * job.gradient_bytes
             whole = group.whole * job.compute_bytes
-            casts = adds_up_in_parameters() and job.device == "cpu" and job.gradient_bytes != job.compute_bytes
             return backward.Group(
                 gathered=group.padded * job.compute_bytes,
                 gradients=whole,
@@ -228,7 +229,6 @@ class FullySharded(Parallelism):
                 reduced=group.share * job.gradient_bytes,
                 share=group.share * job.master_bytes,
                 last=group.last * job.compute_bytes,
-                cast=group.whole * job.gradient_bytes * casts,
             )
 
         return Sharding(
@@ -237,10 +237,12 @@ class FullySharded(Parallelism):
             embedding=in_bytes(groups.embedding),
             head=in_bytes(groups.head),
             frees=job.layout.zero == 3,
+            holds_before=holds_gathered_before(),
             copies=job.device == "cpu",
             by_stage=job.layout.uses("pp"),
             in_parameters=adds_up_in_parameters(),
             growth=job.master_bytes / job.compute_bytes,
+            widens_table=_widens_table(job),
             replicates=self.shard_group_size > 0,
         )
 
@@ -452,6 +454,14 @@ def ends_are_apart(shape: ModelShape, layout: ParallelLayout) -> bool:
     A pipeline's schedule has several forwards before a backward, each of which would gather the embedding again.
     """
     return not (shape.tied_embeddings or layout.uses("pp"))
+
+
+def _widens_table(job: TrainingJob) -> bool:
+    """Whether the gradient that a loss in chunks makes of a tied table is in the dtype of the reduction from then on.
+
+    Such a loss is behind what FSDP takes for the model, so that it does not know yet that backward has begun.
+    """
+    return adds_up_in_parameters() and job.shape.tied_embeddings and job.gradient_bytes > job.compute_bytes
 
 
 def _beside_shares(layer: Sequence[Group], job: TrainingJob) -> float:

@@ -221,13 +221,15 @@ class Pipeline(Parallelism):
         and Gloo holds all outputs until then.
         """
         message, holds_sent, comes_late = residual_bytes(job), self._holds_sent(job), makes_buffers_for_messages()
-        kept, grows, sent, ending = {}, {}, {}, {}
+        kept, grows, sent, ending, by_losses = {}, {}, {}, {}, 0
         for chunk in job.held:
             forward = moments_of(chunk)[0]
             kept[chunk.stage] = sum([size for name, size in forward.items() if name not in WHILE_THE_LOSS])
             in_buffer = 0 if chunk.first else message
             reads = keeps_input(forward, job)
-            grows[chunk.stage] = kept[chunk.stage] + (in_buffer * (not reads) if comes_late else -in_buffer * reads)
+            unread = in_buffer * messages * (not reads)  # which is no activation
+            grows[chunk.stage] = kept[chunk.stage] + (unread if comes_late else -in_buffer * reads)
+            by_losses += in_buffer * chunk.last * (messages or reads)
             sent[chunk.stage] = 0 if chunk.last else message
             ending[chunk.stage] = _ending(job, chunk, forward, parts, messages)
 
@@ -235,7 +237,7 @@ class Pipeline(Parallelism):
             outputs = self._unsent(at) if comes_late else at.begun if holds_sent else at.in_flight
             of_stages = sum([grows[of] * number + sent[of] * outputs[of] for of, number in at.in_flight.items()])
             own = kept[at.stage] - (ending[at.stage] if at.kind == "F" else 0.0)
-            return of_stages - own + message * (self._holds_first(job, at) + self._read_by_losses(job, at))
+            return of_stages - own + message * self._holds_first(job, at) + by_losses * self._read_by_losses(job, at)
 
         return held
 

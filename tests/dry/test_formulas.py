@@ -52,6 +52,8 @@ WIDE = {"dtype": "float32", "device": "cpu"}
         ("dp2+zero1", 2, 1, WIDE),
         ("dp2+zero3", 2, 1, NARROW),
         ("dp2+zero3", 1, 4, WIDE),
+        ("dp2+zero3", 2, 4, {"dtype": "bfloat16"}),
+        ("dp2+zero2", 1, 4, {"dtype": "bfloat16", "device": "cpu"}),
         ("tp2", 2, 1, WIDE),
         ("tp2", 1, 1, {"dtype": "bfloat16"}),
     ],
@@ -112,6 +114,7 @@ def test_what_is_around_the_layers_stays_gathered_while_a_later_stage_goes_back(
         ("total", "dense", "dp2+zero3", {"loss_chunks": 4}, {"seq_len": 64, "dtype": "float32"}),
         ("total", "gqa", "dp2+zero2", {"recompute": "full"}, {"seq_len": 64, "global_batch_size": 2}),
         ("total", "gqa", "dp4+zero3", {"shard_group_size": 2}, {"seq_len": 64}),
+        ("total", "dense", "dp4+zero2", {"recompute": "full"}, {"seq_len": 64, "device": "cpu"}),  # packed as it came
         ("parameters", "gqa", "dp2-tp2+sp+zero2", {}, {}),
         ("gradients", "gqa", "dp2-tp2+zero3", {}, {"global_batch_size": 2}),
     ],

@@ -6,7 +6,7 @@ import torch.distributed.tensor
 
 from clusterbench.engine import compat
 from clusterbench.engine.traffic import OPS, SILENT
-from clusterbench.torch_release import adds_up_in_parameters, makes_buffers_for_messages
+from clusterbench.torch_release import adds_up_in_parameters, holds_gathered_before, makes_buffers_for_messages
 from tests.ranks import run_ranks
 
 
@@ -35,10 +35,11 @@ def test_dispatch_modes_travel_to_autograds_device_threads():
 
 
 def test_what_formulas_take_for_granted_of_a_release_is_what_torch_has():
-    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPCommContext, FSDPParamGroup
     from torch.distributed.pipelining.stage import PipelineStage
 
     assert adds_up_in_parameters() == hasattr(FSDPParamGroup, "_take_unsharded_grads_to_reduce")
+    assert holds_gathered_before() != hasattr(FSDPCommContext, "release_all_gather_state_for_comm_reuse")
     assert makes_buffers_for_messages() == hasattr(PipelineStage, "release_fwd_send_outputs")
 
 

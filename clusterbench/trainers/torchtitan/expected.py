@@ -1,7 +1,7 @@
 """What torchtitan's step sends and keeps, where that follows from the sizes of weights and activations; no torch.
 
 Source: ``distributed/fsdp.py``, ``models/common/decoder_sharding.py``, ``components/loss.py`` and ``trainer.py`` of
-torchtitan 0.3. Counted are its backend ``partial_dtensor`` and PyTorch 2.13.
+torchtitan 0.3. Counted are its backend ``partial_dtensor`` and PyTorch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from clusterbench.job.flops import BACKWARD, PRODUCTS
 from clusterbench.parallel import Parallelism, Traffic, of_kind
 from clusterbench.parallel.recompute import Recompute
 from clusterbench.parallel.tensor import TensorParallel
+from clusterbench.torch_release import sums_norms_in_float32
 from clusterbench.types import Expected, metric_key, split_key
 from clusterbench.units import format_bytes
 
@@ -153,7 +154,8 @@ def _of_slices(job: TrainingJob, passes: int, of_norm: int) -> list[Traffic]:
     crossings = times * (2 * passes * layers + 2)
     crossed = crossings * tokens * hidden * job.compute_bytes
     norms = 2 * layers + 1
-    reduced = _REDUCED_BY_LOSS * tokens * _FLOAT32_BYTES + norms * hidden * job.compute_bytes
+    of_norms = norms * hidden * (_FLOAT32_BYTES if sums_norms_in_float32() else job.compute_bytes)
+    reduced = _REDUCED_BY_LOSS * tokens * _FLOAT32_BYTES + of_norms
     return [
         Traffic("tp", "all_gather", crossings, crossed),
         Traffic("tp", "reduce_scatter", crossings, crossed),
