@@ -149,7 +149,7 @@ def _of_schedule(
         of_stages = sum([of.beside(at, at.stage == stage) for stage, of in stages.items()])
         return there + buffers + held(at) + pipeline.sent_back(job, at) + pipeline.came_back(job, at) + of_stages
 
-    for at in order.full:
+    for at in pipeline.fullest(job):
         adds_up = at.stage in at.graded and not stages[at.stage].unreduced
         yield way(at.stage, adds_up).time(at.kind, beside(at))
     for at in order.ends:

@@ -177,7 +177,7 @@ class Pipeline(Parallelism):
         def beside(at: Full) -> float:
             return inputs + held(at)
 
-        for at in self.order(job).full:
+        for at in self.fullest(job):
             chunk = next(chunk for chunk in job.held if chunk.stage == at.stage)
             forward, *backward = moments_of(chunk)
             if at.kind == "F":
@@ -210,6 +210,18 @@ class Pipeline(Parallelism):
         """What a rank computes; of naive, which finishes each micro-batch before the next, no more than two."""
         number = min(2, job.gradient_accumulation_steps)
         return job.order or rank_order("naive", job.layout.pp, number, 1, job.pp_rank)
+
+    def fullest(self, job: TrainingJob) -> Sequence[Full]:
+        """Moments at which a rank may hold most.
+
+        Where torch's 1F1B lets go of what it sent, it does so one forward late as it fills the pipeline, and at once
+        afterwards: that the pipeline is full for the first time is a moment of its own then.
+        """
+        full, stage = self.order(job).full, job.pp_rank
+        if self.schedule != "1f1b" or not makes_buffers_for_messages():
+            return full
+        ahead = {stage: min(job.layout.pp - stage, job.gradient_accumulation_steps)}
+        return [*full, Full("F", stage, ahead, ahead)]
 
     def beside(
         self, job: TrainingJob, moments_of: Callable[[Chunk], Moments], parts: int, messages: bool = False
@@ -290,7 +302,9 @@ class Pipeline(Parallelism):
         return float(residual_bytes(job) * comes)
 
     def _holds_sent(self, job: TrainingJob) -> bool:
-        return SCHEDULES[self.schedule].chunks > 1 and _holds_messages(job)
+        """Whether what stages sent is there to the end of a step: since torch 2.15 the schedule itself holds it."""
+        holds = _holds_messages(job) or makes_buffers_for_messages()
+        return SCHEDULES[self.schedule].chunks > 1 and holds
 
     def kept_inputs(self, job: TrainingJob, moments_of: Callable[[Chunk], Moments]) -> float:
         """Bytes of the buffers of inputs that backward reads: as activations they are there all the time."""

