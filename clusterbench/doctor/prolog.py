@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from clusterbench.doctor import Examination
 from clusterbench.doctor.text import verdict
 from clusterbench.errors import SuiteError, nearest
 from clusterbench.launchers import without_launchers
+from clusterbench.terminal import tell
 
 DRAIN, NO_DRAIN, NOT_JUDGED = "drain: ", "no drain: ", "not judged: "
 """How its one line begins. A script acts on the first two alone."""
@@ -102,7 +102,8 @@ def within(limit_s: float, words: Sequence[str], spent_s: float = 0.0) -> int:
             pipe.close()
         print(_not_judged(f"no answer within {limit_s:g} s"))
         return 0
-    print(complained, end="", file=sys.stderr)
+    if complained:
+        tell(complained.rstrip("\n"))
     if said.startswith(DRAIN if process.returncode == 1 else (NO_DRAIN, NOT_JUDGED)):
         print(said, end="")
         return process.returncode
