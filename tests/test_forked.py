@@ -24,7 +24,7 @@ def test_an_error_costs_its_own_answer_and_says_where_it_was_raised() -> None:
     answered = dict(forked.answers([1, 0], lambda number: str(1 // number)))
     assert answered[1] == "1"
     assert isinstance(answered[0], forked.Failed)
-    assert answered[0].why.startswith("ZeroDivisionError: integer division or modulo by zero (")
+    assert answered[0].why.startswith("ZeroDivisionError: ")
     assert "test_forked.py:" in answered[0].why
 
 
